@@ -1,0 +1,316 @@
+"""Controls straight from the reference: one red per rounding point, option and enumerated parameter, one green per
+freedom, and the null kernels.
+
+A red one is the nominal reading with one thing changed; a green one is a legal execution with one freedom driven hard.
+They run in the worker, judged by the identical gate path as implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract import formats
+from contract.case import Case, Kernel, make_case
+from contract.declare import exists
+from contract.interval import Array
+from contract.ranges import case_range, option_sets, plain_run
+from contract.readings.base import Change
+from contract.readings.sample import NOMINAL, Choice, SampleReading
+
+#: Where automatic and null controls may be caught; the gate that did is printed.
+ANY_GATE = ("shapes", "stress", "exact")
+
+Outputs = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Auto:
+    """One automatic control; `about` is the point, option, parameter or freedom it changes."""
+
+    name: str
+    colour: str
+    kind: str
+    about: str
+    run: Callable[[Kernel, Case, int], Outputs]
+
+
+def nominal(
+    kernel: Kernel,
+    case: Case,
+    *,
+    change: Change | None = None,
+    options: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, str] | None = None,
+    choice: Choice = NOMINAL,
+    seed: int = 0,
+) -> Outputs:
+    """The plain execution, with one thing changed."""
+    rng = np.random.default_rng(seed)
+    return plain_run(
+        kernel,
+        case,
+        lambda: SampleReading(
+            kernel.contract, kernel.profile, change=change, choice=choice, rng=rng
+        ),
+        option_sets(kernel)[0] if options is None else options,
+        parameters,
+    )
+
+
+def tiny_case(kernel: Kernel) -> Case:
+    """A case of the smallest kind, to learn which points and freedoms the reference uses."""
+    contract = kernel.contract
+    shape = {
+        dim: min(4, size) if dim in contract.row_dims else size
+        for dim, size in (contract.stress or contract.awkward or contract.shapes)[0].items()
+    }
+    shape = {**{dim: 2 for dim in contract.row_dims}, **shape}
+    values = {o.name: np.ones(tuple(shape[d] for d in o.dims)) for o in kernel.inputs()}
+    return make_case(kernel, shape, values)
+
+
+def uses(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
+    """The freedoms with their bounds, the points in order, and the last points (whose value is an output)."""
+    reading = SampleReading(kernel.contract, kernel.profile)
+    case = tiny_case(kernel)
+    from contract.ranges import evaluate
+
+    inputs = {o.name: reading.load(case.value(kernel, o), narrow=True) for o in kernel.inputs()}
+    outputs = evaluate(reading, kernel, inputs, case.scalars, option_sets(kernel)[0])
+    last = {
+        point
+        for point, value in reading.values.items()
+        if any(value is out for out in outputs.values())
+    }
+    return dict(reading.used), list(reading.points_seen), last
+
+
+def changes(kernel: Kernel) -> dict[str, tuple[str, Change]]:
+    """Faults of the rounding points: name -> (point, change). The last point of an output is never dropped, only
+    re-rounded: nothing could be stored without it."""
+    _, seen, last = uses(kernel)
+    found: dict[str, tuple[str, Change]] = {}
+    for point in seen:
+        if kernel.profile.points[point] is None:
+            continue
+        if point not in last:
+            found[f"drop-{point}"] = (point, Change(drop=frozenset({point})))
+        found[f"truncate-{point}"] = (point, Change(modes={point: "toward_zero"}))
+    return found
+
+
+def other_options(kernel: Kernel) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Option values that the profile does not list: name -> (option, all options with that one changed)."""
+    base = option_sets(kernel)[0]
+    found = {}
+    for option, values in kernel.contract.options.items():
+        listed = kernel.profile.options[option]
+        for value in values:
+            if value not in (listed if isinstance(listed, tuple) else (listed,)):
+                found[f"{option}={value}"] = (option, {**base, option: value})
+    return found
+
+
+def other_parameters(kernel: Kernel) -> dict[str, tuple[str, dict[str, str]]]:
+    """Other values of enumerated parameters that read no more than this kernel's operands."""
+    mine = {o.name for o in kernel.inputs()}
+    written = {o.name for o in kernel.outputs()}
+    found = {}
+    for key, values in kernel.contract.parameters.items():
+        for value in values:
+            changed = {**kernel.parameters, key: value}
+            needs = {o.name for o in kernel.contract.inputs() if exists(o, changed)}
+            makes = {o.name for o in kernel.contract.outputs() if exists(o, changed)}
+            if value != kernel.parameters[key] and needs <= mine and makes == written:
+                found[f"{key}={value}"] = (key, changed)
+    return found
+
+
+def automatic(kernel: Kernel) -> list[Auto]:
+    """Every automatic and null control of a kernel, in a fixed order."""
+    vacuous = set(kernel.profile.vacuous)
+    found: list[Auto] = []
+    for name, (point, change) in changes(kernel).items():
+        if point not in vacuous and name not in vacuous:
+            found.append(Auto(name, "red", "automatic", point, _changed(change)))
+    for name, (option, options) in other_options(kernel).items():
+        if option not in vacuous and name not in vacuous:
+            found.append(Auto(name, "red", "automatic", option, _optioned(options)))
+    for name, (parameter, values) in other_parameters(kernel).items():
+        if name not in vacuous:
+            found.append(Auto(name, "red", "automatic", parameter, _parametrised(values)))
+    found += [
+        Auto(name, "green", "automatic", name, _chosen(choice))
+        for name, choice in _greens(kernel).items()
+    ]
+    found += [
+        Auto(name, "red", "null", name, run)
+        for name, run in NULLS.items()
+        if name not in kernel.contract.honest_nulls
+    ]
+    return found
+
+
+def _changed(change: Change) -> Callable[[Kernel, Case, int], Outputs]:
+    return lambda kernel, case, seed: nominal(kernel, case, change=change)
+
+
+def _optioned(options: dict[str, Any]) -> Callable[[Kernel, Case, int], Outputs]:
+    return lambda kernel, case, seed: nominal(kernel, case, options=options)
+
+
+def _parametrised(parameters: dict[str, str]) -> Callable[[Kernel, Case, int], Outputs]:
+    return lambda kernel, case, seed: nominal(kernel, case, parameters=parameters)
+
+
+def _chosen(choice: Choice) -> Callable[[Kernel, Case, int], Outputs]:
+    return lambda kernel, case, seed: nominal(kernel, case, choice=choice, seed=seed)
+
+
+def _greens(kernel: Kernel) -> dict[str, Choice]:
+    used, _, _ = uses(kernel)
+    bounds = " ".join(used.values())
+    greens = {"wide": Choice(wide=1.0)}
+    if not kernel.profile.keeps_subnormals:
+        greens["ftz"] = Choice(ftz=1.0)
+    if "order" in bounds or "depth" in bounds:
+        greens.update(
+            {f"order-{o}": Choice(order=o) for o in ("sequential", "reversed", "sorted", "lanes")}
+        )
+    if "ulps" in bounds:
+        greens.update(
+            {
+                "ulps-plus": Choice(ulps="plus"),
+                "ulps-minus": Choice(ulps="minus"),
+                "ulps-random": Choice(ulps="random"),
+            }
+        )
+    greens["second-form"] = Choice(alternative="second", fused="yes")
+    return greens
+
+
+# -- null kernels
+
+
+def _zeros(kernel: Kernel, case: Case, seed: int) -> Outputs:
+    return {name: np.zeros_like(bits) for name, bits in nominal(kernel, case).items()}
+
+
+def _mean(kernel: Kernel, case: Case, seed: int) -> Outputs:
+    result = {}
+    for operand in kernel.outputs():
+        fmt = kernel.format(operand)
+        values = formats.decode(nominal(kernel, case)[operand.name], fmt)
+        finite = values[np.isfinite(values)]
+        mean = np.full(values.shape, finite.mean() if finite.size else 0.0)
+        result[operand.name] = formats.encode(formats.round_to(mean, fmt), fmt)
+    return result
+
+
+def _copy(kernel: Kernel, case: Case, seed: int) -> Outputs:
+    first = kernel.inputs()[0]
+    result = {}
+    for operand, bits in zip(kernel.outputs(), nominal(kernel, case).values(), strict=True):
+        fmt = kernel.format(operand)
+        x = case.value(kernel, first)
+        x = x if x.shape == bits.shape else np.resize(x, bits.shape)
+        with np.errstate(invalid="ignore", over="ignore"):
+            stored = formats.round_to(np.where(np.isnan(x) & (not fmt.has_nan), 0.0, x), fmt)
+        result[operand.name] = formats.encode(stored, fmt)
+    return result
+
+
+def _rolled(axis_of: Callable[[Kernel, Any], int | None]) -> Callable[[Kernel, Case, int], Outputs]:
+    def run(kernel: Kernel, case: Case, seed: int) -> Outputs:
+        right = nominal(kernel, case)
+        rolled = {}
+        for operand in kernel.outputs():
+            axis = axis_of(kernel, operand)
+            bits = right[operand.name]
+            rolled[operand.name] = bits if axis is None or not bits.ndim else np.roll(bits, 1, axis)
+        return rolled
+
+    return run
+
+
+def _unwritten(kernel: Kernel, case: Case, seed: int) -> Outputs:
+    # what fresh memory holds: here a fixed pattern, so that the control is deterministic
+    return {
+        name: np.full_like(bits, np.array(0x5A5A5A5A5A5A5A5A, np.uint64).astype(bits.dtype))
+        for name, bits in nominal(kernel, case).items()
+    }
+
+
+def _one_ulp_beyond(kernel: Kernel, case: Case, seed: int) -> Outputs:
+    """One element, one ulp beyond the nearer end of its range."""
+    right = nominal(kernel, case)
+    allowed = case_range(kernel, case)
+    for operand in kernel.outputs():
+        out, bits = allowed[operand.name], right[operand.name].copy()
+        lo, hi = out.lo.ravel().astype(np.int64), out.hi.ravel().astype(np.int64)
+        state = np.zeros(lo.shape, np.uint8) if out.nan is None else out.nan.ravel()
+        top = (
+            out.fmt.max
+            if out.fmt.kind == "float"
+            else float(formats.decode(np.asarray(bits.ravel()[:1]), out.fmt)[0]) + 1
+        )
+        got = (
+            formats.ordered(bits, out.fmt).ravel()
+            if out.fmt.kind == "float"
+            else formats.decode(bits, out.fmt).ravel().astype(np.int64)
+        )
+        limit = (
+            int(formats.ordered(formats.encode(np.array([top]), out.fmt), out.fmt)[0])
+            if out.fmt.kind == "float"
+            else None
+        )
+        for i in np.flatnonzero(state == 0):
+            beyond = hi[i] + 1 if hi[i] - got[i] <= got[i] - lo[i] else lo[i] - 1
+            if limit is not None and not -limit < beyond < limit:
+                continue
+            try:
+                moved = (
+                    formats.from_ordered(np.array([beyond]), out.fmt)
+                    if out.fmt.kind == "float"
+                    else formats.encode(np.array([float(beyond)]), out.fmt)
+                )
+            except (ValueError, OverflowError):
+                continue
+            if out.fmt.kind == "float" and not bool(
+                out.refused(_with(bits, int(i), moved[0])).ravel()[i]
+            ):
+                continue
+            right[operand.name] = _with(bits, int(i), moved[0])
+            return right
+    return right
+
+
+def _with(bits: Array, index: int, value: Any) -> Array:
+    out = bits.copy()
+    out.ravel()[index] = value
+    return out
+
+
+NULLS: dict[str, Callable[[Kernel, Case, int], Outputs]] = {
+    "null-zeros": _zeros,
+    "null-mean": _mean,
+    "null-copy": _copy,
+    "null-previous-row": _rolled(lambda kernel, operand: kernel.row_axis(operand)),
+    "null-neighbour": _rolled(
+        lambda kernel, operand: len(operand.dims) - 1 if operand.dims else None
+    ),
+    "null-unwritten": _unwritten,
+    "null-one-ulp-beyond": _one_ulp_beyond,
+}
+
+
+def runner(kernel: Kernel, name: str, seed: int) -> Callable[[Case, dict[str, Any]], Outputs]:
+    """The worker-side form of one automatic control."""
+    for auto in automatic(kernel):
+        if f"{auto.colour}.{auto.name}" == name:
+            return lambda case, report: auto.run(kernel, case, seed)
+    raise KeyError(f"{kernel.id}: no automatic control {name}")

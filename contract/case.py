@@ -1,0 +1,198 @@
+"""Kernels and cases: a contract with its parameters and profile fixed, and one full set of operands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from contract import formats, registry
+from contract.declare import Contract, Operand, Profile, cases_of, exists
+from contract.errors import CaseError, DeclarationError
+from contract.interval import Array
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A contract with one set of enumerated parameters under one profile: the unit of a verdict."""
+
+    contract: Contract
+    parameters: Mapping[str, str]
+    profile: Profile
+
+    @property
+    def name(self) -> str:
+        """Contract name with the parameters that are not the first of their list: `rms_norm,gain=1+w`."""
+        given = [
+            f"{key}={value}"
+            for key, value in self.parameters.items()
+            if value != self.contract.parameters[key][0]
+        ]
+        return ",".join([self.contract.name, *given])
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}/{self.profile.name}"
+
+    def inputs(self) -> tuple[Operand, ...]:
+        return self.contract.inputs(self.parameters)
+
+    def outputs(self) -> tuple[Operand, ...]:
+        return self.contract.outputs(self.parameters)
+
+    def format(self, operand: Operand) -> formats.Format:
+        """The operand's storage format under this profile."""
+        return formats.get(self.profile.formats.get(operand.name, operand.format))
+
+    def row_axis(self, operand: Operand) -> int | None:
+        """The axis of the first row dim in an operand; None where rows share it."""
+        dim = self.contract.row_dims[0] if self.contract.row_dims else None
+        return operand.dims.index(dim) if dim in operand.dims else None
+
+
+def kernels_of(contract: Contract) -> list[Kernel]:
+    """Every kernel of a contract: its parameters' values times its profiles."""
+    keys = list(contract.parameters)
+    return [
+        Kernel(contract, dict(zip(keys, values, strict=True)), profile)
+        for values in cases_of(contract.parameters[key] for key in keys)
+        for profile in contract.profiles
+        if exists(profile, dict(zip(keys, values, strict=True)))
+    ]
+
+
+def find(
+    name: str, profile: str | None = None, parameters: Mapping[str, str] | None = None
+) -> Kernel:
+    """The kernel of that contract name, profile (the first where None) and parameters.
+
+    Raises:
+        DeclarationError: no such contract, profile or parameter value.
+    """
+    contract = registry.get(name)
+    chosen = contract.profile(profile) if profile else contract.profiles[0]
+    full = contract.full_parameters(parameters or {})
+    if not exists(chosen, full):
+        raise DeclarationError(
+            f"contract {name}: profile {chosen.name} is for {dict(chosen.when)} only, not for {full}"
+        )
+    return Kernel(contract, full, chosen)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One full set of operands.
+
+    Attributes:
+        shape: dim -> size.
+        operands: input name -> storage bits.
+        scalars: scalar name -> value.
+        label: where it came from, for messages.
+    """
+
+    shape: Mapping[str, int]
+    operands: Mapping[str, Array]
+    scalars: Mapping[str, float]
+    label: str = ""
+    values: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
+
+    def value(self, kernel: Kernel, operand: Operand) -> Array:
+        """The operand as float64 (computed once)."""
+        if operand.name not in self.values:
+            self.values[operand.name] = formats.decode(
+                self.operands[operand.name], kernel.format(operand)
+            )
+        return self.values[operand.name]
+
+    def rows(self, kernel: Kernel) -> int:
+        """How many indices the first row dim has."""
+        return int(self.shape[kernel.contract.row_dims[0]]) if kernel.contract.row_dims else 1
+
+
+def make_case(
+    kernel: Kernel,
+    shape: Mapping[str, int],
+    values: Mapping[str, Array],
+    scalars: Mapping[str, float] | None = None,
+    label: str = "",
+) -> Case:
+    """A case from float64 values: each rounded once to its operand's format (saturating)."""
+    bits: dict[str, Array] = {}
+    for operand in kernel.inputs():
+        fmt = kernel.format(operand)
+        if operand.name not in values:
+            raise CaseError(
+                f"{kernel.id}: operand {operand.name!r} is missing; operands are "
+                f"{', '.join(o.name for o in kernel.inputs())}"
+            )
+        x = np.asarray(values[operand.name], np.float64)
+        want = tuple(shape[dim] for dim in operand.dims)
+        if x.shape != want:
+            raise CaseError(
+                f"{kernel.id}: operand {operand.name} has shape {x.shape}, its dims {operand.dims} need {want}"
+            )
+        bits[operand.name] = formats.encode(formats.round_to(x, fmt), fmt)
+    return Case(dict(shape), bits, scalars_of(kernel, scalars), label)
+
+
+def scalars_of(
+    kernel: Kernel, given: Mapping[str, float] | None, turn: int = 0
+) -> dict[str, float]:
+    """Every scalar's value: given, or its `turn`-th declared one."""
+    out = {s.name: float(s.values[turn % len(s.values)]) for s in kernel.contract.scalars}
+    for name, value in (given or {}).items():
+        if name not in out:
+            raise CaseError(
+                f"{kernel.id}: no scalar {name!r}; scalars are {', '.join(out) or 'none'}"
+            )
+        out[name] = float(value)
+    return out
+
+
+def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Dim sizes from the operands' shapes.
+
+    Raises:
+        CaseError: an operand with another number of dims, or two operands that disagree on a dim.
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for operand in (*kernel.inputs(), *kernel.outputs()):
+        if operand.name not in shapes:
+            continue
+        got = tuple(shapes[operand.name])
+        if len(got) != len(operand.dims):
+            raise CaseError(
+                f"{kernel.id}: {operand.name} has shape {got}; it needs {len(operand.dims)} dims {operand.dims}"
+            )
+        for dim, size in zip(operand.dims, got, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise CaseError(
+                    f"{kernel.id}: {operand.name} has {dim} = {size}, {origin[dim]} has {sizes[dim]}; they must agree"
+                )
+            origin.setdefault(dim, operand.name)
+    return sizes
+
+
+def take_rows(kernel: Kernel, case: Case, rows: Any, label: str = "") -> Case:
+    """The case with only these indices of the first row dim (a slice or an index array)."""
+    if not kernel.contract.row_dims:
+        return case
+    bits = {}
+    count = None
+    for operand in kernel.inputs():
+        axis = kernel.row_axis(operand)
+        x = case.operands[operand.name]
+        if axis is not None:
+            x = x[(slice(None),) * axis + (rows,)]
+            count = x.shape[axis]
+        bits[operand.name] = x
+    if count is None:
+        raise DeclarationError(
+            f"{kernel.id}: no input has the row dim {kernel.contract.row_dims[0]}"
+        )
+    return Case(
+        {**case.shape, kernel.contract.row_dims[0]: count}, bits, case.scalars, label or case.label
+    )

@@ -1,0 +1,189 @@
+"""The command line: `contract run`, `list`, `show` and `init`.
+
+Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
+problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
+numpy, torch nor rich.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contract.config import Config, RunOptions, read_config
+from contract.errors import ContractError, UsageError
+from contract.options import parse
+
+if TYPE_CHECKING:
+    from contract.results import Report
+    from contract.suites import Loaded
+
+OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code."""
+    try:
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init}
+        arguments = parse(argv, commands)
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+        return code
+    except ContractError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        print("contract: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last resort: one line and exit code 3
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "" if _debug() else " (CONTRACT_DEBUG=1 shows where)"
+        print(f"contract: internal error: {text}{hint}", file=sys.stderr)
+        _trace()
+        return INTERNAL
+
+
+def _complain(error: ContractError) -> int:
+    print(f"contract: {' '.join(str(error).split())}", file=sys.stderr)
+    _trace()
+    # By name: contract.suites imports numpy, and this line also serves a wrong option.
+    return NOTHING if type(error).__name__ == "NothingToJudge" else USAGE
+
+
+def _debug() -> bool:
+    return os.environ.get("CONTRACT_DEBUG", "") not in ("", "0")
+
+
+def _trace() -> None:
+    if _debug():
+        import traceback
+
+        traceback.print_exc()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    for option, path in (("--json", arguments.json), ("--junit-xml", arguments.junit_xml)):
+        _check_target(option, path)
+    config = read_config()
+
+    from contract import select, suites
+
+    selection = select.Selection(
+        tuple(arguments.names),
+        arguments.keyword,
+        tuple(arguments.impl),
+        tuple(arguments.engine),
+        tuple(arguments.gate),
+    )
+    # A -k that does not parse is told before anything is loaded.
+    select.parse_keyword(selection.keyword)
+    loaded = suites.load(config, arguments.names)
+
+    from contract import runner
+
+    checks = runner.collect(config)
+    chosen = select.select(checks, selection, loaded.chosen)
+    if arguments.collect_only:
+        print("\n".join([*(check.id for check in chosen), f"{len(chosen)} checks"]))
+        return OK if chosen else NOTHING
+    if not chosen:
+        print(
+            f"contract: nothing ran: none of {len(checks)} checks is left by the selection",
+            file=sys.stderr,
+        )
+        return NOTHING
+
+    from contract.progress import progress
+
+    options = run_options(arguments, config, loaded)
+    with progress(len(chosen), arguments.color, arguments.quiet > 0) as on_result:
+        report = runner.run(chosen, options, on_result)
+    for name in select.unregistered(config.require, checks):
+        if not any(repr(name) in problem for problem in report.problems):
+            report.problems.append(
+                f"required {name!r} did not run: no implementation or engine of that name"
+            )
+    if len(chosen) < len(checks):
+        report.notes.append(
+            f"{len(chosen)} of {len(checks)} checks were selected; a kernel is judged by those"
+        )
+    report.notes.extend(
+        f"{module} is not loaded: no module {package!r}"
+        for module, package in loaded.missing.items()
+    )
+    return _publish(report, arguments)
+
+
+def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -> RunOptions:
+    """The options of a run: the command line's, else the project's."""
+    return RunOptions(
+        effort=arguments.effort or config.effort,
+        seed=config.seed if arguments.seed is None else arguments.seed,
+        fresh=arguments.fresh,
+        exitfirst=arguments.exitfirst,
+        last_failed=arguments.last_failed,
+        device=arguments.device,
+        timeout=arguments.timeout or config.timeout,
+        memory=arguments.memory,
+        jobs=arguments.jobs or RunOptions().jobs,
+        update_records=arguments.update_records,
+        required=tuple(dict.fromkeys((*config.require, *arguments.impl, *arguments.engine))),
+        store_root=config.store_root,
+        suites=loaded.payload(),
+    )
+
+
+def _publish(report: Report, arguments: argparse.Namespace) -> int:
+    from contract import junit
+    from contract import report as reporting
+    from contract.render import make_console, show
+
+    if arguments.json:
+        reporting.write_json(report, arguments.json)
+    if arguments.junit_xml:
+        junit.write_junit(report, arguments.junit_xml)
+    show(report, make_console(arguments.color), arguments.verbose - arguments.quiet)
+    return reporting.exit_code(report)
+
+
+def _check_target(option: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written before the run rather than after it."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; give a file")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} cannot be written")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from contract import listing, suites
+
+    suites.load(read_config())
+    print(listing.list_json() if arguments.json else "\n".join(listing.list_lines()))
+    return OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from contract import listing, suites
+
+    suites.load(read_config())
+    print("\n".join(listing.show_lines(arguments.name)))
+    return OK
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from contract.scaffold import init
+
+    print("\n".join(init(Path(arguments.folder))))
+    return OK

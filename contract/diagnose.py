@@ -1,0 +1,263 @@
+"""From a refused case to a message: the smallest row, the element, its bits, the allowed bits, and the fault that
+reproduces what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract import autocontrols, formats
+from contract.case import Case, Kernel, make_case, take_rows
+from contract.interval import Array
+from contract.judge import Bench, Failure, Outputs, Subject
+from contract.ranges import OutputRange, case_range
+from contract.shrink import shrink
+
+SHRINK_CALLS = 120
+# Larger rows are shown as they are: every step of the reducer would cost a whole launch and a whole range.
+SHRINK_ELEMENTS = 1 << 16
+EXPLAIN_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failing case made small, and what there is to say about it."""
+
+    detail: str
+    case: Case
+
+
+def refusals(
+    kernel: Kernel,
+    case: Case,
+    outputs: Outputs,
+    options: Mapping[str, Any],
+    depths: Mapping[str, int],
+) -> tuple[dict[str, OutputRange], dict[str, Array]]:
+    """Ranges of a case and where its outputs are refused."""
+    ranges = case_range(kernel, case, options, depths)
+    return ranges, {name: out.refused(outputs[name]) for name, out in ranges.items()}
+
+
+def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
+    """What a failed gate says about its failure."""
+    kernel = bench.kernel
+    lines: list[str] = []
+    case, outputs = failure.case, failure.outputs
+    ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    if not any(mask.any() for mask in refused.values()):
+        return Finding("", case)
+    cause = single_cause(kernel, failure, outputs, subject.depths, refused)
+    small = _one_row(kernel, subject, failure, refused)
+    if small is not None:
+        case = small
+        if sum(int(np.asarray(x).size) for x in case.operands.values()) <= SHRINK_ELEMENTS:
+            case = _shrunk(kernel, subject, failure, case)
+        outcome, _, _, outputs = subject.call(case, failure.launch)
+        if outcome:
+            case, outputs = failure.case, failure.outputs
+    ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    lines += element_lines(kernel, case, outputs, ranges, refused)
+    if cause:
+        lines.append(cause)
+    return Finding("\n".join(lines), case)
+
+
+def _one_row(
+    kernel: Kernel, subject: Subject, failure: Failure, refused: Mapping[str, Array]
+) -> Case | None:
+    """The first refused row alone, if it is refused alone too."""
+    if kernel.contract.shares or not kernel.contract.row_dims:
+        return failure.case
+    rows: set[int] = set()
+    for operand in kernel.outputs():
+        axis = kernel.row_axis(operand)
+        mask = refused[operand.name]
+        if axis is not None and mask.any():
+            rows.update(
+                np.flatnonzero(
+                    np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1).any(axis=1)
+                )[:8].tolist()
+            )
+    for row in sorted(rows):
+        piece = take_rows(
+            kernel, failure.case, np.array([row]), f"row {row} of {failure.case.label}"
+        )
+        if _refuses(kernel, subject, failure, piece):
+            return piece
+    return None
+
+
+def _refuses(kernel: Kernel, subject: Subject, failure: Failure, case: Case) -> bool:
+    outcome, _, _, outputs = subject.call(case, failure.launch)
+    if outcome:
+        return False
+    _, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    return any(bool(mask.any()) for mask in refused.values())
+
+
+def _shrunk(kernel: Kernel, subject: Subject, failure: Failure, case: Case) -> Case:
+    values = {o.name: case.value(kernel, o) for o in kernel.inputs()}
+    axes = {o.name: kernel.row_axis(o) for o in kernel.inputs()}
+    row_dim = kernel.contract.row_dims[0] if kernel.contract.row_dims else None
+
+    def rebuilt(candidate: Mapping[str, Array]) -> Case:
+        shape = dict(case.shape)
+        if row_dim is not None:
+            for name, axis in axes.items():
+                if axis is not None:
+                    shape[row_dim] = np.asarray(candidate[name]).shape[axis]
+        return make_case(kernel, shape, candidate, case.scalars, case.label)
+
+    try:
+        small = shrink(
+            values,
+            lambda c: _refuses(kernel, subject, failure, rebuilt(c)),
+            row_axis=axes,
+            budget=SHRINK_CALLS,
+        )
+        return rebuilt(small.case)
+    except Exception:  # noqa: BLE001 - a reducer that fails must not hide the failure it was to make small
+        return case
+
+
+def element_lines(
+    kernel: Kernel,
+    case: Case,
+    outputs: Outputs,
+    ranges: Mapping[str, OutputRange],
+    refused: Mapping[str, Array],
+) -> list[str]:
+    """The first refused element: what came out, what was allowed, how far it is; and its operands."""
+    for operand in kernel.outputs():
+        mask, out = refused[operand.name], ranges[operand.name]
+        if not mask.any():
+            continue
+        index = tuple(int(i) for i in np.argwhere(mask)[0])
+        got = outputs[operand.name][index]
+        lo, hi, nan = out.ends(index)
+        place = ", ".join(str(i) for i in index)
+        said = f"{operand.name}[{place}]: got {shown(got, out.fmt)}, allowed {_allowed(lo, hi, nan, out)}"
+        distance = _distance(out, index, got)
+        lines = [f"{case.label}: {said}{', ' + distance if distance else ''}"]
+        lines.append(
+            "operands: " + "; ".join(_operand_line(kernel, case, o.name) for o in kernel.inputs())
+        )
+        if case.scalars:
+            lines.append(
+                "scalars: " + ", ".join(f"{name}={value!r}" for name, value in case.scalars.items())
+            )
+        return lines
+    return []
+
+
+def shown(bits: Any, fmt: formats.Format) -> str:
+    """Bits and value of one element: 0x3f81 (1.0078125)."""
+    value = float(formats.decode(np.asarray([bits]), fmt)[0])
+    digits = max(1, fmt.bits // 4)
+    return f"0x{int(bits):0{digits}x} ({value!r})" if fmt.kind == "float" else f"{int(value)}"
+
+
+def _allowed(lo: Array, hi: Array, nan: int, out: OutputRange) -> str:
+    if nan == 2:
+        return "NaN only"
+
+    def one(code: Array) -> str:
+        return shown(code, out.fmt) if out.fmt.kind == "float" else str(int(code))
+
+    tail = ", or NaN" if nan else ""
+    if int(lo) == int(hi):
+        return f"{one(lo)} only{tail}"
+    return f"{one(lo)} .. {one(hi)}{tail}"
+
+
+def _distance(out: OutputRange, index: tuple[int, ...], got: Any) -> str:
+    if out.fmt.kind != "float" or bool(formats.is_nan(np.asarray([got]), out.fmt)[0]):
+        return ""
+    if out.nan is not None and out.nan[index] == 2:
+        return ""
+    code = int(formats.ordered(np.asarray([got]), out.fmt)[0])
+    above, below = code - int(out.hi[index]), int(out.lo[index]) - code
+    return f"{above:,} ulp too high" if above > 0 else f"{below:,} ulp too low"
+
+
+def _operand_line(kernel: Kernel, case: Case, name: str) -> str:
+    operand = next(o for o in kernel.inputs() if o.name == name)
+    values = case.value(kernel, operand)
+    flat = values.ravel()
+    differ = np.flatnonzero((flat != 0) | np.isnan(flat))
+    head = f"{name} {kernel.format(operand).name}{list(values.shape)}"
+    if flat.size and (flat == flat[0]).all():
+        return f"{head} all {float(flat[0])!r}"
+    if differ.size <= 8:
+        return f"{head} zero but " + ", ".join(f"[{i}]={float(flat[i])!r}" for i in differ)
+    return f"{head} = " + ", ".join(f"{float(v)!r}" for v in flat[:6]) + ", ..."
+
+
+def single_cause(
+    kernel: Kernel,
+    failure: Failure,
+    outputs: Outputs,
+    depths: Mapping[str, int],
+    refused: Mapping[str, Array],
+) -> str:
+    """The one dropped or truncated point, option or parameter under which every observed bit is allowed."""
+    case = failure.case
+    if not kernel.contract.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
+        rows = _rows_to_explain(kernel, case, refused)
+        case = take_rows(kernel, case, rows)
+        outputs = {
+            o.name: _take(outputs[o.name], kernel.row_axis(o), rows) for o in kernel.outputs()
+        }
+    causes = []
+    for name, (_, change) in autocontrols.changes(kernel).items():
+        if _explains(kernel, case, outputs, failure.options, depths, change=change):
+            causes.append(
+                f"dropped point `{name.removeprefix('drop-')}`"
+                if name.startswith("drop-")
+                else f"`{name.removeprefix('truncate-')}` truncated instead of rounded to nearest even"
+            )
+    for name, (_, options) in autocontrols.other_options(kernel).items():
+        if _explains(kernel, case, outputs, options, depths):
+            causes.append(f"option {name}")
+    for name, (_, parameters) in autocontrols.other_parameters(kernel).items():
+        if _explains(kernel, case, outputs, failure.options, depths, parameters=parameters):
+            causes.append(f"parameter {name}")
+    if len(causes) == 1:
+        return f"reproduces all observed bits: {causes[0]}"
+    return f"each reproduces all observed bits: {'; '.join(causes)}" if causes else ""
+
+
+def _rows_to_explain(kernel: Kernel, case: Case, refused: Mapping[str, Array]) -> Array:
+    bad: set[int] = set()
+    for operand in kernel.outputs():
+        axis, mask = kernel.row_axis(operand), refused[operand.name]
+        if axis is not None:
+            bad.update(
+                np.flatnonzero(
+                    np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1).any(axis=1)
+                )[: EXPLAIN_ROWS // 2].tolist()
+            )
+    return np.array(sorted(bad | set(range(EXPLAIN_ROWS // 2))))
+
+
+def _take(bits: Array, axis: int | None, rows: Array) -> Array:
+    return bits if axis is None else np.take(bits, rows, axis)
+
+
+def _explains(
+    kernel: Kernel,
+    case: Case,
+    outputs: Outputs,
+    options: Mapping[str, Any],
+    depths: Mapping[str, int],
+    **fault: Any,
+) -> bool:
+    try:
+        ranges = case_range(kernel, case, options, depths, **fault)
+    except Exception:  # noqa: BLE001 - a reference without its last rounding has no range in the output's format
+        return False
+    return all(not out.refused(outputs[name]).any() for name, out in ranges.items())

@@ -1,0 +1,1 @@
+"""What runs an implementation. Engines know no kernel."""

@@ -1,0 +1,228 @@
+"""The host engine: a callable run in the worker process, with its operands placed, its results checked.
+
+`run` and `measure` are called in a worker (see contract.worker): JSON and arrays in, JSON and arrays out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from contract import case as cases
+from contract import formats, registry
+from contract.case import Case, Kernel
+from contract.declare import Launch, served
+from contract.engines.placement import Placed, place, to_bits, torch_type
+from contract.errors import ContractError
+from contract.interval import Array
+from contract.lazy import lazy
+
+torch = lazy("torch")
+
+
+class BadOutput(ContractError):
+    """A result of the wrong type, shape or place; its message is the verdict."""
+
+
+def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
+    """The callable of an implementation or planted control, and whether it may write in place."""
+    kind, name = target["kind"], target["name"]
+    found: list[Any]
+    if kind == "implementation":
+        found = [
+            i
+            for i in registry.implementations(kernel.contract.name)
+            if i.name == name
+            and i.profile == target["profile"]
+            and served(i.parameters, kernel.parameters)
+        ]
+    else:
+        found = [
+            c
+            for c in registry.controls(kernel.contract.name)
+            if f"{c.colour}.{c.name}" == name
+            and c.profile == target["profile"]
+            and served(c.parameters, kernel.parameters)
+        ]
+    if not found:
+        raise ContractError(f"{kernel.id}: no {kind} {name!r} in this process")
+    return found[0].call, bool(getattr(found[0], "in_place", False))
+
+
+def run(
+    payload: dict[str, Any], arrays: dict[str, Array]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Run one launch of one target on one case.
+
+    Returns:
+        {"bad": reason or ""; "changed": inputs written; "around": buffers written around} and the output bits.
+    """
+    kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
+    launch = Launch(**payload["launch"])
+    case = Case(payload["shape"], arrays, payload["scalars"])
+    target = payload["target"]
+    if target["kind"] == "auto":
+        from contract import autocontrols
+
+        runner = autocontrols.runner(kernel, target["name"], payload.get("seed", 0))
+    else:
+        call, in_place = resolve(kernel, target)
+        runner = _torch_runner(kernel, call, in_place, launch, payload.get("poison", "finite"))
+        torch.set_num_threads(launch.threads)
+    report: dict[str, Any] = {"bad": "", "changed": [], "around": []}
+    try:
+        outputs = _in_batches(kernel, case, launch.batch, runner, report)
+    except BadOutput as error:
+        report["bad"] = str(error)
+        return report, {}
+    return report, outputs
+
+
+Runner = Callable[[Case, dict[str, Any]], dict[str, Array]]
+
+
+def _in_batches(
+    kernel: Kernel, case: Case, batch: int, runner: Runner, report: dict[str, Any]
+) -> dict[str, Array]:
+    rows = case.rows(kernel)
+    if not batch or batch >= rows or kernel.contract.shares:
+        return runner(case, report)
+    parts = [
+        runner(cases.take_rows(kernel, case, slice(a, a + batch)), report)
+        for a in range(0, rows, batch)
+    ]
+    return {
+        o.name: np.concatenate([p[o.name] for p in parts], kernel.row_axis(o) or 0)
+        for o in kernel.outputs()
+    }
+
+
+def _torch_runner(
+    kernel: Kernel, call: Callable[..., Any], in_place: bool, launch: Launch, poison: str
+) -> Runner:
+    extra = arguments_of(call, kernel)
+
+    def run_one(case: Case, report: dict[str, Any]) -> dict[str, Array]:
+        placed = {
+            o.name: place(o.name, case.operands[o.name], kernel.format(o), launch.layout, poison)
+            for o in kernel.inputs()
+        }
+        result = call(
+            **{name: p.tensor for name, p in placed.items()},
+            **case.scalars,
+            **extra,
+            **launch.arguments,
+        )
+        outputs = _collect(kernel, case, result, placed, in_place)
+        writable = {o.in_place_of for o in kernel.outputs() if in_place} | {
+            o.name for o in kernel.inputs() if o.role == "inout"
+        }
+        for name, p in placed.items():
+            inside, around = p.touched()
+            if inside and name not in writable and name not in report["changed"]:
+                report["changed"].append(name)
+            if around and name not in report["around"]:
+                report["around"].append(name)
+        return outputs
+
+    return run_one
+
+
+def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:
+    """The enumerated parameters that the callable's signature names (all of them where it takes **kwargs)."""
+    try:
+        signature = inspect.signature(call).parameters
+    except (TypeError, ValueError):
+        return {}
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
+    given = {
+        key: value for key, value in kernel.parameters.items() if takes_all or key in signature
+    }
+    if "profile" in signature:
+        # one function that serves several profiles is told which
+        given["profile"] = kernel.profile.name
+    return given
+
+
+def _collect(
+    kernel: Kernel, case: Case, result: Any, placed: Mapping[str, Placed], in_place: bool
+) -> dict[str, Array]:
+    wanted = [o for o in kernel.outputs() if o.role == "out"]
+    if isinstance(result, Mapping):
+        found = dict(result)
+    elif isinstance(result, (tuple, list)):
+        found = dict(zip([o.name for o in wanted], result, strict=False))
+        if len(result) != len(wanted):
+            raise BadOutput(
+                f"returned {len(result)} outputs, the contract has {len(wanted)}: {[o.name for o in wanted]}"
+            )
+    else:
+        found = {wanted[0].name: result} if wanted else {}
+        if len(wanted) > 1:
+            raise BadOutput(
+                f"returned one {type(result).__name__}, the contract has outputs {[o.name for o in wanted]}"
+            )
+    bits: dict[str, Array] = {}
+    for operand in wanted:
+        value = found.get(operand.name)
+        fmt = kernel.format(operand)
+        shape = tuple(case.shape[dim] for dim in operand.dims)
+        if not isinstance(value, torch.Tensor):
+            raise BadOutput(f"output {operand.name} is {type(value).__name__}, not a tensor")
+        if value.dtype != torch_type(fmt):
+            raise BadOutput(
+                f"output {operand.name} has dtype {value.dtype}, the contract needs {torch_type(fmt)}"
+            )
+        if tuple(value.shape) != shape:
+            raise BadOutput(
+                f"output {operand.name} has shape {tuple(value.shape)}, the contract needs {shape}"
+            )
+        for name, p in placed.items():
+            if (
+                value.numel()
+                and _overlap(value, p.buffer)
+                and not (in_place and operand.in_place_of == name)
+            ):
+                raise BadOutput(f"output {operand.name} shares memory with input {name}")
+        bits[operand.name] = to_bits(value, fmt).copy()
+    for operand in kernel.outputs():
+        if operand.role == "inout":
+            bits[operand.name] = placed[operand.name].body.copy()
+    return bits
+
+
+def _overlap(value: Any, buffer: Array) -> bool:
+    if value.device.type != "cpu":
+        return False
+    start = buffer.__array_interface__["data"][0]
+    low = value.untyped_storage().data_ptr()
+    return bool(low < start + buffer.nbytes and start < low + value.untyped_storage().nbytes())
+
+
+def measure(
+    payload: dict[str, Any], arrays: dict[str, Array]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Count the resources of one launch: see contract.resources."""
+    from contract.resources import count
+
+    kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
+    call, _ = resolve(kernel, payload["target"])
+    launch = Launch(**payload["launch"])
+    placed = {
+        o.name: place(o.name, arrays[o.name], kernel.format(o), launch.layout, "finite")
+        for o in kernel.inputs()
+    }
+    keywords = {
+        **{n: p.tensor for n, p in placed.items()},
+        **payload["scalars"],
+        **arguments_of(call, kernel),
+        **launch.arguments,
+    }
+    torch.set_num_threads(launch.threads)
+    return {"resources": count(call, keywords)}, {}
+
+
+__all__ = ["BadOutput", "arguments_of", "formats", "measure", "resolve", "run"]

@@ -1,0 +1,133 @@
+"""Gate `invariance`: what must not move a bit.
+
+Always: the same call twice (unless repeatable=False is declared), and the contents of other rows (unless the contract
+names what its rows share), NaN in them included. If contract or implementation lists it: batch, position, launch,
+layout. An unlisted difference inside the range is measured and printed, never red.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from contract import formats
+from contract.case import Case, Kernel, take_rows
+from contract.inputs import generator
+from contract.judge import PLAIN, Bench, Failure, Outputs, Subject, Tally, same_bits
+
+LISTED = {"one-row": "batch", "three-rows": "batch", "strided": "layout", "offset": "layout"}
+
+
+def run(bench: Bench, subject: Subject) -> Tally:
+    """Bits equal where nothing may move them."""
+    tally = Tally()
+    kernel = bench.kernel
+    cases = [c for c in bench.cases("shapes") if c.rows(kernel) > 1][:2] or bench.cases("shapes")[
+        :1
+    ]
+    cases = cases + bench.cases("stress")[:1]
+    moved: dict[str, int] = {}
+    total = 0
+    for case in cases:
+        outcome, detail, _, first = subject.call(case)
+        if outcome:
+            return tally.stop(outcome, f"{detail} ({case.label})")
+        total += _size(first)
+        for step in (_repeat, _others):
+            if step(kernel, subject, case, first, tally):
+                return tally
+        for launch in subject.launches:
+            if launch.name == PLAIN.name:
+                continue
+            outcome, detail, _, again = subject.call(case, launch)
+            if outcome:
+                return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
+            differ = same_bits(kernel, first, again)
+            tally.compared += _size(first)
+            what = LISTED.get(launch.name, "launch")
+            if differ and what in (*kernel.contract.invariant, *subject.invariant):
+                tally.failure = Failure("invariance", case, launch, again, bench.options[0])
+                return tally.stop(
+                    "fail",
+                    f"launch {launch.name} moves {differ} outputs, and {what} is declared invariant ({case.label})",
+                )
+            moved[launch.name] = moved.get(launch.name, 0) + differ
+    tally.notes += [
+        f"{name}: {100 * count / total:.2g} % of bits move"
+        for name, count in moved.items()
+        if count
+    ]
+    return tally
+
+
+def _size(outputs: Outputs) -> int:
+    return sum(int(bits.size) for bits in outputs.values())
+
+
+def _repeat(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally: Tally) -> bool:
+    if not subject.repeatable:
+        return False
+    outcome, detail, _, again = subject.call(case)
+    if outcome:
+        tally.stop(outcome, f"{detail} ({case.label}, second call)")
+        return True
+    tally.compared += _size(first)
+    differ = same_bits(kernel, first, again)
+    if differ:
+        tally.stop(
+            "fail",
+            f"the same call twice moves {differ} outputs ({case.label}); declare repeatable=False if that is meant",
+        )
+    return bool(differ)
+
+
+def _others(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally: Tally) -> bool:
+    if kernel.contract.shares or case.rows(kernel) < 2:
+        return False
+    for what in ("other values", "NaN"):
+        changed = _with_other_rows(kernel, case, what)
+        outcome, detail, _, again = subject.call(changed)
+        if outcome:
+            tally.stop(outcome, f"{detail} ({case.label}, {what} in the odd rows)")
+            return True
+        differ = same_bits(kernel, _even(kernel, first), _even(kernel, again))
+        tally.compared += _size(first) // 2
+        if differ:
+            tally.stop(
+                "fail",
+                f"{what} in the odd rows move {differ} outputs of the even rows ({case.label})",
+            )
+            return True
+    return False
+
+
+def _even(kernel: Kernel, outputs: Outputs) -> Outputs:
+    result = {}
+    for operand in kernel.outputs():
+        axis = kernel.row_axis(operand) or 0
+        result[operand.name] = np.moveaxis(outputs[operand.name], axis, 0)[::2]
+    return result
+
+
+def _with_other_rows(kernel: Kernel, case: Case, what: str) -> Case:
+    """The same case with other contents in its odd rows."""
+    whole = take_rows(kernel, case, slice(None))
+    operands = {}
+    for operand in kernel.inputs():
+        bits, axis, fmt = (
+            whole.operands[operand.name],
+            kernel.row_axis(operand),
+            kernel.format(operand),
+        )
+        if axis is not None:
+            bits = bits.copy()
+            odd = np.moveaxis(bits, axis, 0)[1::2]
+            if what == "NaN" and fmt.has_nan:
+                odd[...] = formats.encode(np.array([np.nan]), fmt)[0]
+            else:
+                values = generator("others", what, operand.name).standard_normal(odd.shape) * 3.0
+                odd[...] = formats.encode(
+                    formats.round_to(np.rint(values * 16) if fmt.kind == "int" else values, fmt),
+                    fmt,
+                )
+        operands[operand.name] = bits
+    return Case(case.shape, operands, case.scalars, f"{case.label} with {what} in the odd rows")

@@ -1,0 +1,303 @@
+"""Gate `reference`: the contract alone.
+
+Sampled legal executions must all lie in the range; the 200-bit audit must lie in it; every rounding point, option and
+enumerated parameter must have power: dropped or changed, some output leaves its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from contract import autocontrols, formats
+from contract.case import Case, Kernel, take_rows
+from contract.exactround import round_mpf
+from contract.inputs import size_of
+from contract.interval import Array
+from contract.judge import Bench, Outputs, Tally
+from contract.ranges import OutputRange, apply_reading, case_range, plain_run
+from contract.readings.audit import AuditReading
+from contract.readings.base import Change
+from contract.readings.sample import Choice, SampleReading
+
+SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
+# The audit works at about 20,000 outputs a second; a row costs its whole width.
+AUDIT_OUTPUTS = {"quick": 500, "default": 2_000, "nightly": 20_000}
+ROWS_OF_A_SHAPE = 64
+# An execution with one freedom driven hard finds what an average one does not.
+CHOICES = (
+    Choice(wide=0.5, ftz=0.5, order="random", ulps="random", fused="random", alternative="random"),
+    Choice(ulps="plus", order="sequential"),
+    Choice(ulps="minus", order="reversed", alternative="second", fused="yes"),
+    Choice(wide=1.0, order="wide"),
+    Choice(ftz=1.0, order="sorted", ulps="random", alternative="random"),
+    Choice(order="shuffled", ulps="random", wide=0.1, fused="random"),
+)
+
+
+def run(bench: Bench) -> Tally:
+    """Soundness, audit and power of one kernel's reference."""
+    tally = Tally()
+    cases = _cases(bench)
+    for step in (_sample, _audit, _power):
+        step(bench, cases, tally)
+        if tally.outcome:
+            return tally
+    tally.outcome = "pass"
+    return tally
+
+
+def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]:
+    """Inputs on which samples are drawn and power is measured, with the ranges of every alternative."""
+    found = []
+    for name in ("stress", "exact", "shapes"):
+        cases = bench.cases(name)
+        if name == "shapes":
+            # smallest first; a sum of power over rows of every statistics, not one more real size
+            cases = [c for c in cases if size_of(c.shape) <= 1 << 21][-3:] or cases[:1]
+            small = []
+            for case in cases:
+                rows = case.rows(bench.kernel)
+                small.append(
+                    take_rows(bench.kernel, case, slice(0, ROWS_OF_A_SHAPE))
+                    if rows > ROWS_OF_A_SHAPE and not bench.kernel.contract.shares
+                    else case
+                )
+            cases = small
+        for index, case in enumerate(cases):
+            ranges = [
+                bench.range(name, index, o)
+                if name != "shapes"
+                else case_range(bench.kernel, case, options)
+                for o, options in enumerate(bench.options)
+            ]
+            found.append((name, case, ranges))
+    return found
+
+
+def _sample(
+    bench: Bench, cases: list[tuple[str, Case, list[dict[str, OutputRange]]]], tally: Tally
+) -> None:
+    """Random legal executions: none may be refused."""
+    kernel = bench.kernel
+    goal, turn = SAMPLES[bench.effort], 0
+    if not cases:
+        tally.stop("fail", "no input set: declare stress shapes or exact rows")
+        return
+    while tally.compared < goal:
+        for name, case, ranges in cases:
+            choice = CHOICES[turn % len(CHOICES)]
+            turn += 1
+            option = turn % len(bench.options)
+            rng = np.random.default_rng([bench.seed, turn])
+            outputs = plain_run(
+                kernel,
+                case,
+                lambda: SampleReading(kernel.contract, kernel.profile, choice=choice, rng=rng),
+                bench.options[option],
+            )
+            for key, out in ranges[option].items():
+                refused = out.refused(outputs[key])
+                tally.compared += out.size
+                tally.one_value += int(out.one_value().sum())
+                tally.widest = max(tally.widest, float(out.width.max()) if out.width.size else 0.0)
+                if refused.any():
+                    tally.stop(
+                        "fail", _unsound(kernel, name, case, key, out, outputs, refused, choice)
+                    )
+                    return
+            if tally.compared >= goal and turn >= len(CHOICES) * len(cases):
+                break
+
+
+def _unsound(
+    kernel: Kernel,
+    name: str,
+    case: Case,
+    key: str,
+    out: OutputRange,
+    outputs: Outputs,
+    refused: Array,
+    choice: Choice,
+) -> str:
+    index = tuple(int(i) for i in np.argwhere(refused)[0])
+    lo, hi, nan = out.ends(index)
+    got = outputs[key][index]
+    return (
+        f"the range refuses {int(refused.sum())} sampled legal outputs on {name} rows ({case.label}, {choice}): "
+        f"{key}{list(index)} got {int(got):#x} ({formats.decode(np.asarray([got]), out.fmt)[0]!r}), "
+        f"allowed {int(lo):#x} .. {int(hi):#x}, nan {('no', 'may', 'only')[nan]}"
+    )
+
+
+def _audit(
+    bench: Bench, cases: list[tuple[str, Case, list[dict[str, OutputRange]]]], tally: Tally
+) -> None:
+    """The 200-bit values, rounded at named points only, lie in the range."""
+    kernel = bench.kernel
+    left = AUDIT_OUTPUTS[bench.effort]
+    for name, case, _ in cases:
+        rows = case.rows(kernel)
+        each = max(1, size_of({o: n for o, n in case.shape.items()}) // max(1, rows))
+        count = min(rows, max(1, min(left, 256) // each))
+        piece = (
+            case
+            if kernel.contract.shares or count == rows
+            else take_rows(kernel, case, slice(0, count))
+        )
+        if _size(kernel, piece) > 4 * AUDIT_OUTPUTS[bench.effort] or left <= 0:
+            continue
+        for options in bench.options[:1]:
+            problem = _audit_case(kernel, piece, options)
+            if problem:
+                tally.stop(
+                    "fail",
+                    f"the 200-bit audit leaves the range on {name} rows ({case.label}): {problem}",
+                )
+                return
+        left -= _size(kernel, piece)
+        tally.compared += _size(kernel, piece)
+
+
+def _size(kernel: Kernel, case: Case) -> int:
+    return sum(
+        int(np.prod([case.shape[d] for d in o.dims], dtype=np.int64)) for o in kernel.outputs()
+    )
+
+
+def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
+    ranges = case_range(kernel, case, options)
+    problems: list[str] = []
+
+    def consume(operand: Any, place: tuple[slice, ...], value: Array) -> None:
+        out = ranges[operand.name]
+        lo, hi = (x[place] for x in (out.lo, out.hi))
+        state = np.zeros(lo.shape, np.uint8) if out.nan is None else out.nan[place]
+        wide = np.broadcast_to(value, lo.shape)
+        for index in np.ndindex(*lo.shape):
+            exact = wide[index]
+            if exact != exact:
+                if not state[index]:
+                    problems.append(f"{operand.name}{list(index)}: NaN, not allowed")
+                continue
+            number = round_mpf(exact, out.fmt)
+            if number != number:
+                continue
+            bits = formats.encode(np.array([number]), out.fmt)
+            code = int(
+                (
+                    formats.ordered(bits, out.fmt)
+                    if out.fmt.kind == "float"
+                    else formats.decode(bits, out.fmt)
+                )[0]
+            )
+            # 200-bit numbers have one zero; its sign is judged by the samples
+            zero = number == 0 and lo[index] <= 0 and hi[index] >= -1
+            if not (lo[index] <= code <= hi[index] or zero) or state[index] == 2:
+                problems.append(
+                    f"{operand.name}{list(index)}: {number!r} outside {lo[index]}..{hi[index]} (ordered integers)"
+                )
+
+    apply_reading(
+        lambda: AuditReading(kernel.contract, kernel.profile), kernel, case, options, consume
+    )
+    return problems[0] if problems else ""
+
+
+def _power(
+    bench: Bench, cases: list[tuple[str, Case, list[dict[str, OutputRange]]]], tally: Tally
+) -> None:
+    """Share of outputs that leave their range, per point, option and parameter, and per input set."""
+    kernel = bench.kernel
+    lines, blind, dead = [], [], []
+    for name, (about, outputs_of) in faults(kernel).items():
+        shares = _shares(cases, outputs_of)
+        best = max(shares.values(), default=0.0)
+        tally.power[name] = best
+        reason = kernel.profile.vacuous.get(name) or kernel.profile.vacuous.get(about)
+        lines.append(
+            f"power of {name}: "
+            + ", ".join(f"{gate} {100 * share:.3g} %" for gate, share in shares.items())
+            + (f" (declared vacuous: {reason})" if reason else "")
+        )
+        if reason and best:
+            dead.append(
+                f"{name} is declared vacuous ({reason}), yet {100 * best:.3g} % of outputs show it; remove the declaration"
+            )
+        elif not best and not reason:
+            blind.append(name)
+    blind = _joint(bench, cases, blind, lines, tally)
+    tally.notes += lines
+    if dead:
+        tally.stop("fail", "; ".join(dead))
+    elif blind:
+        tally.stop(
+            "fail",
+            f"no input shows {', '.join(blind)}: power 0 on every gate; add rows that show it, or declare it"
+            " vacuous in the profile with the reason",
+        )
+
+
+def _joint(
+    bench: Bench,
+    cases: list[tuple[str, Case, list[dict[str, OutputRange]]]],
+    blind: list[str],
+    lines: list[str],
+    tally: Tally,
+) -> list[str]:
+    """Points that are blind singly may hide each other: they are dropped together."""
+    drops = [name for name in blind if name.startswith("drop-")]
+    if len(drops) < 2:
+        return blind
+    kernel = bench.kernel
+    change = Change(drop=frozenset(name.removeprefix("drop-") for name in drops))
+    shares = _shares(cases, lambda case: autocontrols.nominal(kernel, case, change=change))
+    best = max(shares.values(), default=0.0)
+    lines.append(f"power of {' with '.join(drops)} dropped together: {100 * best:.3g} %")
+    for name in drops:
+        tally.power[name] = best
+    return [name for name in blind if name not in drops] if best else blind
+
+
+def faults(kernel: Kernel) -> dict[str, tuple[str, Callable[[Case], Outputs]]]:
+    """Everything that must have power: name -> (point, option or parameter, outputs with that fault)."""
+    found: dict[str, tuple[str, Callable[[Case], Outputs]]] = {}
+    for name, (point, change) in autocontrols.changes(kernel).items():
+        found[name] = (point, _with_change(kernel, change))
+    for name, (option, options) in autocontrols.other_options(kernel).items():
+        found[name] = (option, _with_options(kernel, options))
+    for name, (parameter, values) in autocontrols.other_parameters(kernel).items():
+        found[name] = (parameter, _with_parameters(kernel, values))
+    return found
+
+
+def _with_change(kernel: Kernel, change: Change) -> Callable[[Case], Outputs]:
+    return lambda case: autocontrols.nominal(kernel, case, change=change)
+
+
+def _with_options(kernel: Kernel, options: dict[str, Any]) -> Callable[[Case], Outputs]:
+    return lambda case: autocontrols.nominal(kernel, case, options=options)
+
+
+def _with_parameters(kernel: Kernel, values: dict[str, str]) -> Callable[[Case], Outputs]:
+    return lambda case: autocontrols.nominal(kernel, case, parameters=values)
+
+
+def _shares(
+    cases: list[tuple[str, Case, list[dict[str, OutputRange]]]],
+    outputs_of: Callable[[Case], Outputs],
+) -> dict[str, float]:
+    out: dict[str, int] = {}
+    total: dict[str, int] = {}
+    for name, case, ranges in cases:
+        outputs = outputs_of(case)
+        # a launch is refused only if every alternative refuses it
+        refused = min(
+            sum(int(r.refused(outputs[key]).sum()) for key, r in option.items())
+            for option in ranges
+        )
+        out[name] = out.get(name, 0) + refused
+        total[name] = total.get(name, 0) + sum(r.size for r in ranges[0].values())
+    return {name: out[name] / total[name] for name in total if total[name]}

@@ -1,0 +1,22 @@
+"""Gate `shapes`: typical data at every declared shape."""
+
+from __future__ import annotations
+
+from contract.judge import PLAIN, Bench, Subject, Tally, compare
+
+#: How many of the smallest shapes are run with every launch.
+EVERY_LAUNCH = 3
+
+
+def run(bench: Bench, subject: Subject) -> Tally:
+    """All outputs in range: every shape with the plain launch, the smallest ones with every launch."""
+    tally = Tally()
+    alive = set(range(len(bench.options)))
+    for index, case in enumerate(bench.cases("shapes")):
+        for launch in subject.launches if index < EVERY_LAUNCH else (PLAIN,):
+            outcome, detail, _, outputs = subject.call(case, launch)
+            if outcome:
+                return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
+            if not compare(bench, subject, "shapes", index, launch, outputs, tally, alive):
+                return tally
+    return tally

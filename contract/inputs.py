@@ -1,0 +1,198 @@
+"""The input sets of the gates: typical data at declared shapes, drawn stress rows, proven exact rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from contract import formats
+from contract.case import Case, Kernel, make_case, scalars_of, take_rows
+from contract.declare import Operand
+from contract.errors import DeclarationError
+from contract.interval import Array
+from contract.ranges import case_range, option_sets
+from contract.rows import Row, expand
+
+STRESS_ROWS = 64
+#: Stress blocks of 64 rows by effort (nightly: of each of its 16 seeds).
+STRESS_BLOCKS = {"quick": 1, "default": 16, "nightly": 16}
+NIGHTLY_SEEDS = 16
+
+
+def generator(*parts: Any) -> np.random.Generator:
+    """A generator that depends on the given words alone."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def typical_values(
+    operand: Operand, fmt: formats.Format, rng: np.random.Generator, shape: tuple[int, ...]
+) -> Array:
+    """Ordinary data of one operand: its own sampler, N(0, 1), or uniform codes."""
+    if operand.typical is not None:
+        values = np.asarray(operand.typical(rng, shape), np.float64)
+        if values.shape != shape:
+            raise DeclarationError(
+                f"operand {operand.name}: typical(rng, {shape}) returned shape {values.shape}"
+            )
+        return values
+    if fmt.kind == "int":
+        top = min(fmt.max, 2.0**20)
+        return np.floor(rng.uniform(max(-top - 1, _lowest(fmt)), top + 1, shape))
+    return np.asarray(rng.standard_normal(shape))
+
+
+def _lowest(fmt: formats.Format) -> float:
+    return float(getattr(fmt, "lowest", -fmt.max))
+
+
+def typical_case(kernel: Kernel, shape: Mapping[str, int], seed: int, turn: int = 0) -> Case:
+    """One case of typical data."""
+    values = {}
+    for operand in kernel.inputs():
+        dims = tuple(shape[d] for d in operand.dims)
+        rng = generator("typical", seed, kernel.contract.name, operand.name, sorted(shape.items()))
+        values[operand.name] = typical_values(operand, kernel.format(operand), rng, dims)
+    label = "typical " + " ".join(f"{d}={n}" for d, n in shape.items())
+    return make_case(kernel, shape, values, scalars_of(kernel, None, turn), label)
+
+
+def size_of(shape: Mapping[str, int]) -> int:
+    return int(np.prod([int(n) for n in shape.values()], dtype=np.int64))
+
+
+def shape_list(kernel: Kernel, effort: str) -> list[dict[str, int]]:
+    """Declared shapes, smallest first; quick keeps the two smallest and one awkward one."""
+    contract = kernel.contract
+    ordered = sorted(
+        (dict(s) for s in contract.shapes), key=lambda s: (size_of(s), sorted(s.items()))
+    )
+    awkward = sorted(
+        (dict(s) for s in contract.awkward), key=lambda s: (size_of(s), sorted(s.items()))
+    )
+    if effort == "quick":
+        return awkward[-1:] + ordered[:2]
+    return awkward + ordered
+
+
+def stress_cases(kernel: Kernel, effort: str, seed: int) -> list[Case]:
+    """Blocks of 64 drawn rows; operands that rows share get a row description of their own."""
+    from contract.strategies import draw_blocks
+
+    contract = kernel.contract
+    if not contract.stress:
+        return []
+    shared = [o for o in kernel.inputs() if kernel.row_axis(o) is None]
+    per_row = [o for o in kernel.inputs() if kernel.row_axis(o) is not None]
+    count = STRESS_ROWS * max(1, len(per_row)) + len(shared)
+    found = []
+    seeds = range(seed, seed + NIGHTLY_SEEDS) if effort == "nightly" else (seed,)
+    for one in seeds:
+        blocks = draw_blocks(one, STRESS_BLOCKS[effort], rows=count)
+        for turn, block in enumerate(blocks):
+            shape = {
+                **{d: STRESS_ROWS for d in contract.row_dims[:1]},
+                **dict(contract.stress[turn % len(contract.stress)]),
+            }
+            shape.update({d: 2 for d in contract.row_dims[1:] if d not in shape})
+            values = _expand(kernel, shape, per_row, shared, block)
+            found.append(
+                make_case(
+                    kernel,
+                    shape,
+                    values,
+                    scalars_of(kernel, None, turn),
+                    f"stress seed={one} block={turn}",
+                )
+            )
+    return found
+
+
+def _expand(
+    kernel: Kernel,
+    shape: Mapping[str, int],
+    per_row: Sequence[Operand],
+    shared: Sequence[Operand],
+    block: Sequence[Row],
+) -> dict[str, Array]:
+    values: dict[str, Array] = {}
+    rows = shape[kernel.contract.row_dims[0]] if kernel.contract.row_dims else 1
+    for i, operand in enumerate(per_row):
+        dims = [shape[d] for d in operand.dims]
+        axis = kernel.row_axis(operand) or 0
+        rest = [n for k, n in enumerate(dims) if k != axis]
+        x = expand(
+            block[i * STRESS_ROWS : i * STRESS_ROWS + rows],
+            int(np.prod(rest, dtype=np.int64)),
+            kernel.format(operand),
+        )
+        values[operand.name] = np.moveaxis(x.reshape(rows, *rest), 0, axis)
+    for i, operand in enumerate(shared):
+        dims = tuple(shape[d] for d in operand.dims)
+        row = block[len(block) - 1 - i]
+        if i % 2 == 0 and row.specials:
+            # a NaN in what all rows share would blind its column in the whole block
+            row = Row(row.pattern, row.lo, row.hi, row.seed)
+        fmt = kernel.format(operand)
+        if operand.typical is not None and row.seed % 2:
+            values[operand.name] = typical_values(
+                operand, fmt, generator("shared", row.describe(), operand.name), dims
+            )
+        else:
+            values[operand.name] = expand([row], int(np.prod(dims, dtype=np.int64)), fmt).reshape(
+                dims
+            )
+    return values
+
+
+def exact_cases(kernel: Kernel, effort: str, seed: int) -> tuple[list[Case], int]:
+    """Rows whose range is proven to be one value at every output, and how many candidates were read.
+
+    The contract proposes, the range reading disposes: candidates that it does not prove are left out.
+    """
+    contract = kernel.contract
+    if contract.exact is None:
+        return [], 0
+    found, candidates = [], 0
+    for turn, given in enumerate(contract.exact_shapes or contract.stress):
+        shape = {**{d: STRESS_ROWS for d in contract.row_dims}, **dict(given)}
+        scalars = scalars_of(kernel, None, turn)
+        rng = generator("exact", seed, kernel.contract.name, turn)
+        values = contract.exact(rng, shape, scalars, kernel.parameters)
+        case = make_case(
+            kernel,
+            shape,
+            {n: v for n, v in values.items() if n in {o.name for o in kernel.inputs()}},
+            scalars,
+            f"exact {' '.join(f'{d}={n}' for d, n in given.items())}",
+        )
+        candidates += case.rows(kernel)
+        proven = proven_rows(kernel, case)
+        if proven.all():
+            found.append(case)
+        elif proven.any() and not contract.shares:
+            found.append(take_rows(kernel, case, np.flatnonzero(proven)))
+    return found, candidates
+
+
+def proven_rows(kernel: Kernel, case: Case) -> Array:
+    """Which rows have one allowed value at every output, under every listed alternative."""
+    rows = case.rows(kernel)
+    proven = np.ones(rows, bool)
+    first: dict[str, Array] = {}
+    for options in option_sets(kernel):
+        for operand in kernel.outputs():
+            out = case_range(kernel, case, options)[operand.name]
+            axis = kernel.row_axis(operand)
+            single = out.one_value()
+            if operand.name in first:
+                single = single & (first[operand.name] == out.lo)
+            first.setdefault(operand.name, out.lo)
+            if axis is None or kernel.contract.shares:
+                proven &= bool(single.all())
+            else:
+                proven &= np.moveaxis(single, axis, 0).reshape(rows, -1).all(axis=1)
+    return proven

@@ -1,0 +1,219 @@
+"""Judging one target (an implementation or a control) on the cases of a kernel.
+
+A `Bench` holds a kernel's input sets with their ranges, each computed once and shared by all targets judged on it.
+A `Subject` is the target with the worker that runs it. Gates (contract.gates) are functions of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from contract import inputs
+from contract.case import Case, Kernel
+from contract.declare import Launch
+from contract.interval import Array
+from contract.ranges import OutputRange, case_range, option_sets
+from contract.worker import Worker
+
+PLAIN = Launch("plain")
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that was refused, as it was seen."""
+
+    gate: str
+    case: Case
+    launch: Launch
+    outputs: Outputs
+    options: Mapping[str, Any]
+    message: str = ""
+
+
+@dataclass
+class Tally:
+    """What a gate saw."""
+
+    compared: int = 0
+    refused: int = 0
+    one_value: int = 0
+    widest: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    failure: Failure | None = None
+    outcome: str = ""
+    detail: str = ""
+    measured: dict[str, int] = field(default_factory=dict)
+    power: dict[str, float] = field(default_factory=dict)
+
+    def stop(self, outcome: str, detail: str) -> Tally:
+        self.outcome, self.detail = outcome, detail
+        return self
+
+
+class Bench:
+    """Input sets and ranges of one kernel at one effort and seed."""
+
+    def __init__(self, kernel: Kernel, effort: str, seed: int, stored: list[Case] | None = None):
+        self.kernel, self.effort, self.seed = kernel, effort, seed
+        self.stored = stored or []
+        self.options = option_sets(kernel)
+        self._sets: dict[str, list[Case]] = {}
+        self._ranges: dict[tuple[str, int, int, str], dict[str, OutputRange]] = {}
+        self.exact_candidates = 0
+
+    def cases(self, name: str) -> list[Case]:
+        """The cases of 'shapes', 'stress' or 'exact'."""
+        if name not in self._sets:
+            if name == "shapes":
+                shapes = inputs.shape_list(self.kernel, self.effort)
+                self._sets[name] = [
+                    inputs.typical_case(self.kernel, s, self.seed, i) for i, s in enumerate(shapes)
+                ]
+            elif name == "limits":
+                self._sets[name] = [
+                    inputs.typical_case(self.kernel, self.kernel.contract.shapes[0], 0)
+                ]
+            elif name == "stress":
+                self._sets[name] = [
+                    *self.stored,
+                    *inputs.stress_cases(self.kernel, self.effort, self.seed),
+                ]
+            else:
+                self._sets[name], self.exact_candidates = inputs.exact_cases(
+                    self.kernel, self.effort, self.seed
+                )
+        return self._sets[name]
+
+    def range(
+        self, name: str, index: int, option: int = 0, depths: Mapping[str, int] | None = None
+    ) -> dict[str, OutputRange]:
+        """The range of one case under one combination of options; kept for the next target."""
+        key = (name, index, option, repr(sorted((depths or {}).items())))
+        if key not in self._ranges:
+            self._ranges[key] = case_range(
+                self.kernel, self.cases(name)[index], self.options[option], depths
+            )
+        return self._ranges[key]
+
+
+class Subject:
+    """One target and how to call it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: Mapping[str, Any],
+        worker: Worker,
+        *,
+        depths: Mapping[str, int] | None = None,
+        launches: tuple[Launch, ...] = (),
+        seed: int = 0,
+        repeatable: bool = True,
+        invariant: tuple[str, ...] = (),
+        in_place: bool = False,
+    ):
+        self.kernel, self.target, self.worker = kernel, target, worker
+        self.depths, self.launches, self.seed = dict(depths or {}), launches, seed
+        self.repeatable, self.invariant, self.in_place = repeatable, invariant, in_place
+        self.automatic = target["kind"] == "auto"
+
+    def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel.contract.name,
+            "profile": self.kernel.profile.name,
+            "parameters": dict(self.kernel.parameters),
+            "target": dict(self.target),
+            "shape": dict(case.shape),
+            "scalars": dict(case.scalars),
+            "seed": self.seed,
+            "poison": poison,
+            "launch": {
+                "name": launch.name,
+                "layout": launch.layout,
+                "batch": launch.batch,
+                "threads": launch.threads,
+                "arguments": dict(launch.arguments),
+            },
+        }
+
+    def call(
+        self, case: Case, launch: Launch = PLAIN, poison: str = "finite"
+    ) -> tuple[str, str, dict[str, Any], Outputs]:
+        """(outcome, detail, report, outputs): outcome '' where outputs can be compared."""
+        reply = self.worker.call(
+            "contract.engines.host:run", self.payload(case, launch, poison), dict(case.operands)
+        )
+        if reply.outcome != "ok":
+            outcome = "crash" if reply.outcome == "exception" else reply.outcome
+            return outcome, reply.detail, {}, {}
+        if reply.payload.get("bad"):
+            return "fail", str(reply.payload["bad"]), dict(reply.payload), {}
+        expected = {o.name: tuple(case.shape[d] for d in o.dims) for o in self.kernel.outputs()}
+        for operand in self.kernel.outputs():
+            got = reply.arrays.get(operand.name)
+            if (
+                got is None
+                or got.shape != expected[operand.name]
+                or got.dtype != self.kernel.format(operand).storage
+            ):
+                return "crash", f"the worker's answer lacks output {operand.name}", {}, {}
+        return "", "", dict(reply.payload), reply.arrays
+
+
+def compare(
+    bench: Bench,
+    subject: Subject,
+    name: str,
+    index: int,
+    launch: Launch,
+    outputs: Outputs,
+    tally: Tally,
+    alive: set[int],
+) -> bool:
+    """Judge one launch; alternatives that fail are struck from `alive`. Returns whether one is left."""
+    best: tuple[int, int] | None = None
+    stay: set[int] = set()
+    for option in sorted(alive):
+        ranges = bench.range(name, index, option, subject.depths)
+        refused = sum(int(out.refused(outputs[key]).sum()) for key, out in ranges.items())
+        if not refused:
+            stay.add(option)
+        if best is None or refused < best[0]:
+            best = (refused, option)
+    assert best is not None
+    ranges = bench.range(name, index, best[1], subject.depths)
+    for out in ranges.values():
+        tally.compared += out.size
+        tally.one_value += int(out.one_value().sum())
+        tally.widest = max(tally.widest, float(out.width.max()) if out.width.size else 0.0)
+    if stay:
+        alive.intersection_update(stay)
+        return True
+    tally.refused += best[0]
+    case = bench.cases(name)[index]
+    tally.failure = Failure(name, case, launch, dict(outputs), bench.options[best[1]])
+    total = sum(out.size for out in ranges.values())
+    where = f"{case.label}, launch {launch.name}"
+    if len(bench.options) > 1:
+        where += f", no listed alternative explains all outputs (nearest: {bench.options[best[1]]})"
+    tally.stop("fail", f"{best[0]:,} of {total:,} outputs are not allowed ({where})")
+    return False
+
+
+def same_bits(kernel: Kernel, a: Outputs, b: Outputs) -> int:
+    """How many outputs differ in their bits (NaN is compared as a class)."""
+    from contract import formats
+
+    differ = 0
+    for operand in kernel.outputs():
+        x, y, fmt = a[operand.name], b[operand.name], kernel.format(operand)
+        unequal = x != y
+        if fmt.has_nan and unequal.any():
+            unequal &= ~(formats.is_nan(x, fmt) & formats.is_nan(y, fmt))
+        differ += int(np.count_nonzero(unequal))
+    return differ

@@ -1,0 +1,349 @@
+"""The judge process: reads kernels to judge as JSON lines, writes finished checks as JSON lines.
+
+It computes inputs and ranges and owns the worker that runs the implementations. The parent (contract.runner) starts
+it, stores what it finishes, and restarts it if it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from contract import autocontrols, gates, registry, suites
+from contract.autocontrols import ANY_GATE
+from contract.case import Case, Kernel, find
+from contract.declare import served
+from contract.diagnose import explain
+from contract.errors import ContractError
+from contract.gates import reference
+from contract.judge import PLAIN, Bench, Subject, Tally
+from contract.results import CheckResult
+from contract.store import StoredRow
+from contract.worker import Worker
+
+FAULTS = ("crash", "timeout", "out_of_memory")
+
+
+def worker_setup(payload: dict[str, Any]) -> None:
+    """In the worker: load the same suites as the parent."""
+    suites.reload(payload)
+
+
+class Judge:
+    """Judges the checks of one kernel after the other."""
+
+    def __init__(self, options: Mapping[str, Any], emit: Any):
+        self.options, self.emit = options, emit
+        self.worker = Worker(
+            setup="contract.judge_process:worker_setup",
+            setup_payload=dict(options["suites"]),
+            timeout=options["timeout"],
+            memory=options["memory"],
+            sys_path=list(sys.path),
+        )
+
+    def judge(self, job: Mapping[str, Any]) -> None:
+        """Judge all checks of a job (one kernel) and emit each when it is finished."""
+        spec = job["kernel"]
+        kernel = find(spec["name"], spec["profile"], spec["parameters"])
+        stored = [
+            stored_case(kernel, row)
+            for row in job.get("rows", ())
+            if same_kernel(kernel, row["id"])
+        ]
+        bench = Bench(
+            kernel,
+            self.options["effort"],
+            self.options["seed"],
+            [c for c in stored if c is not None],
+        )
+        for check in job["checks"]:
+            start = time.monotonic()
+            result, row = self._one(kernel, bench, check)
+            result = replace(
+                result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
+            )
+            self.emit({"result": asdict(result), "row": row})
+
+    def _one(
+        self, kernel: Kernel, bench: Bench, check: Mapping[str, Any]
+    ) -> tuple[CheckResult, dict[str, Any] | None]:
+        base = CheckResult(
+            id=check["id"],
+            kernel=kernel.name,
+            profile=kernel.profile.name,
+            outcome="crash",
+            implementation=check["implementation"],
+            engine=check["engine"],
+            gate=check["gate"],
+            control=check["control"],
+            required=check["required"],
+        )
+        try:
+            if check["kind"] == "reference":
+                return _with_tally(base, reference.run(bench)), None
+            subject, missing = self._subject(kernel, check)
+            if missing:
+                return replace(base, outcome="not_run", detail=missing), None
+            if check["kind"] == "gate":
+                return self._gate(base, bench, subject, check["gate"])
+            return self._control(base, bench, subject, check), None
+        except ContractError as error:
+            return replace(base, outcome="fail", detail=str(error)), None
+        except MemoryError:
+            return replace(
+                base, outcome="out_of_memory", detail="the judge ran out of memory"
+            ), None
+        except Exception as error:  # noqa: BLE001 - a fault of a reference or of the judge is a red check, not the end
+            where = _last_line(error)
+            return replace(base, detail=f"{type(error).__name__}: {error} ({where})"), None
+
+    def _subject(self, kernel: Kernel, check: Mapping[str, Any]) -> tuple[Subject, str]:
+        """The target with its worker, or why it cannot run here."""
+        from contract.availability import missing_reason
+
+        target = {
+            "kind": check["target"],
+            "name": check["name"],
+            "profile": kernel.profile.name,
+            "module": check["module"],
+        }
+        launches = kernel.contract.launches
+        extra: dict[str, Any] = {}
+        requires: tuple[str, ...] = ()
+        if check["target"] == "implementation":
+            item = next(
+                i
+                for i in registry.implementations(kernel.contract.name)
+                if i.name == check["name"]
+                and i.profile == kernel.profile.name
+                and served(i.parameters, kernel.parameters)
+            )
+            launches, requires = (*launches, *item.launches), item.requires
+            extra = {
+                "depths": item.order,
+                "repeatable": item.repeatable,
+                "invariant": item.invariant,
+                "in_place": item.in_place,
+            }
+        elif check["target"] == "control":
+            control = next(
+                c
+                for c in registry.controls(kernel.contract.name)
+                if f"{c.colour}.{c.name}" == check["name"]
+                and c.profile == kernel.profile.name
+                and served(c.parameters, kernel.parameters)
+            )
+            requires, extra = control.requires, {"depths": control.order}
+        if kernel.contract.shares:
+            launches = tuple(launch for launch in launches if not launch.batch)
+        if check["target"] == "auto":
+            # layouts and threads mean nothing to a reading of the reference
+            launches = (PLAIN,)
+        subject = Subject(
+            kernel, target, self.worker, launches=launches, seed=self.options["seed"], **extra
+        )
+        return subject, missing_reason(requires)
+
+    def _gate(
+        self, base: CheckResult, bench: Bench, subject: Subject, gate: str
+    ) -> tuple[CheckResult, dict[str, Any] | None]:
+        tally = gates.run(gate, bench, subject)
+        result = _with_tally(base, tally)
+        row = None
+        if tally.outcome == "fail" and tally.failure is not None:
+            finding = explain(bench, subject, tally.failure)
+            if finding.detail:
+                result = replace(result, detail=f"{tally.detail}\n{finding.detail}")
+                row = row_of(base.id, finding.case, tally.detail)
+        return result, row
+
+    def _control(
+        self, base: CheckResult, bench: Bench, subject: Subject, check: Mapping[str, Any]
+    ) -> CheckResult:
+        if check["colour"] == "green":
+            return self._green(base, bench, subject)
+        named = tuple(check["gates"])
+        order = [
+            *named,
+            *(g for g in gates.GATES if g not in named and g != "limits" and not subject.automatic),
+        ]
+        compared = 0
+        for gate in order:
+            tally = gates.run(gate, bench, subject)
+            compared += tally.compared
+            planted = check["expect"]
+            if tally.outcome in FAULTS:
+                if planted == tally.outcome:
+                    return replace(
+                        base,
+                        outcome="red_as_planted",
+                        gate=gate,
+                        detail=f"{gate}: {tally.detail}",
+                        outputs_compared=compared,
+                    )
+                return replace(
+                    base,
+                    outcome=tally.outcome,
+                    gate=gate,
+                    outputs_compared=compared,
+                    detail=f"a planted fault of values must not end as {tally.outcome}: {tally.detail}",
+                )
+            if tally.outcome == "fail" and not (tally.compared == 0 and gate not in named):
+                if gate in named and not planted and self._real(tally):
+                    return replace(
+                        base,
+                        outcome="red_as_planted",
+                        gate=gate,
+                        detail=f"{gate}: {tally.detail}",
+                        outputs_compared=compared,
+                    )
+                return replace(
+                    base,
+                    outcome="red_elsewhere",
+                    gate=gate,
+                    outputs_compared=compared,
+                    detail=f"planted for {', '.join(named)}, caught by {gate}: {tally.detail}",
+                )
+        return replace(
+            base,
+            outcome="missed",
+            gate=None,
+            outputs_compared=compared,
+            detail=f"green at every gate ({', '.join(order)}): the fault is gone, or no input shows it",
+        )
+
+    @staticmethod
+    def _real(tally: Tally) -> bool:
+        # a gate that failed because it had nothing to compare has caught nothing
+        return (
+            bool(tally.compared)
+            or bool(tally.failure)
+            or "dtype" in tally.detail
+            or "shape" in tally.detail
+            or "shares memory" in tally.detail
+        )
+
+    def _green(self, base: CheckResult, bench: Bench, subject: Subject) -> CheckResult:
+        compared, share, widest = 0, [], 0.0
+        for gate in gates.GATES:
+            if gate == "limits" or (subject.automatic and gate not in ANY_GATE):
+                continue
+            tally = gates.run(gate, bench, subject)
+            compared += tally.compared
+            widest = max(widest, tally.widest)
+            if tally.outcome not in ("pass", "not_applicable"):
+                outcome = tally.outcome if tally.outcome in FAULTS else "missed"
+                detail = f"a legal variant was refused by {gate}: {tally.detail}"
+                if tally.failure is not None:
+                    detail += "\n" + explain(bench, subject, tally.failure).detail
+                return replace(
+                    base, outcome=outcome, gate=gate, detail=detail, outputs_compared=compared
+                )
+            if tally.compared:
+                share.append(gate)
+        return replace(
+            base,
+            outcome="green_as_planted",
+            detail=f"passed {', '.join(share)}",
+            outputs_compared=compared,
+            widest_ulp=widest,
+        )
+
+
+def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:
+    share = tally.one_value / tally.compared if tally.one_value else None
+    return replace(
+        base,
+        outcome=tally.outcome,
+        detail=tally.detail,
+        outputs_compared=tally.compared,
+        one_value_share=share,
+        widest_ulp=tally.widest if share is not None else None,
+        power=dict(tally.power),
+        measured=dict(tally.measured),
+        notes=tuple(tally.notes),
+    )
+
+
+def _last_line(error: BaseException) -> str:
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
+
+
+def row_of(check_id: str, case: Case, note: str) -> dict[str, Any]:
+    """A failing case as JSON: operands as bits."""
+    operands = {
+        name: {"dtype": x.dtype.name, "shape": list(x.shape), "bits": x.reshape(-1).tolist()}
+        for name, x in case.operands.items()
+    }
+    return {
+        "id": check_id,
+        "shape": dict(case.shape),
+        "operands": operands,
+        "scalars": dict(case.scalars),
+        "note": note,
+    }
+
+
+def same_kernel(kernel: Kernel, check_id: str) -> bool:
+    return check_id.startswith(f"{kernel.id}/")
+
+
+def stored_case(kernel: Kernel, row: Mapping[str, Any]) -> Case | None:
+    """A stored failing case, or None where it no longer fits the contract."""
+    import numpy as np
+
+    operands = {}
+    for operand in kernel.inputs():
+        raw = row["operands"].get(operand.name)
+        want = tuple(row["shape"].get(d, -1) for d in operand.dims)
+        if raw is None or tuple(raw["shape"]) != want:
+            return None
+        operands[operand.name] = np.array(raw["bits"], kernel.format(operand).storage).reshape(want)
+    scalars = {
+        s.name: float(row["scalars"].get(s.name, s.default)) for s in kernel.contract.scalars
+    }
+    return Case(dict(row["shape"]), operands, scalars, f"a row that failed before ({row['id']})")
+
+
+def main() -> int:
+    """Serve jobs until standard input ends."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+    def emit(message: Mapping[str, Any]) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    options = json.loads(sys.stdin.readline())
+    suites.reload(options["suites"])
+    judge = Judge(options, emit)
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            judge.judge(job)
+            emit({"done": job["kernel"]})
+        except BaseException as error:
+            emit({"error": f"{type(error).__name__}: {error}", "done": job["kernel"]})
+            if not isinstance(error, Exception):
+                raise
+    judge.worker.close()
+    return 0
+
+
+__all__ = ["ANY_GATE", "Judge", "StoredRow", "autocontrols", "main", "row_of"]
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,25 @@
+"""Modules that are imported when first used.
+
+torch costs two seconds; listing, selecting and reading receipts must not pay for it. A kernel file writes
+
+    if TYPE_CHECKING:
+        import torch
+    else:
+        torch = lazy("torch")
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+
+class _Lazy(ModuleType):
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), attribute)
+
+
+def lazy(name: str) -> Any:
+    """A stand-in for the module `name`, imported at the first use of one of its attributes."""
+    return _Lazy(name)

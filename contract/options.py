@@ -1,0 +1,171 @@
+"""The options of the command line, as argparse parsers. Errors are one line, and exceptions.
+
+An option or command stands here when the work behind it exists; any other is a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from contract.config import DEFAULT_MEMORY_BYTES, DEVICES, EFFORTS
+from contract.errors import UsageError
+from contract.select import GATES
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are one line, and an exception."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+class _Version(argparse.Action):
+    """--version, looked up only when asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and stop")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"contract {version('kernel-contract')}")
+        parser.exit(0)
+
+
+def parse(
+    argv: Sequence[str] | None, commands: Mapping[str, Callable[[argparse.Namespace], int]]
+) -> argparse.Namespace:
+    """The arguments; `command` is the function of the command that was named.
+
+    Raises:
+        UsageError: an option, command or value that does not exist.
+    """
+    parser = make_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse takes names only in one place; `contract run softcap -x rms_norm` names two.
+    if rest and (arguments.command != "run" or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.names += rest
+    arguments.command = commands[arguments.command]
+    return arguments
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="contract",
+        allow_abbrev=False,
+        description="Judge compute kernels against their contracts.",
+        epilog="Exit codes: 0 good, 1 red, 2 interrupted, 3 internal, 4 usage, 5 nothing ran.",
+    )
+    parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(
+        commands.add_parser("run", help="judge kernels and print the verdict", allow_abbrev=False)
+    )
+    listing = commands.add_parser("list", help="list the registered kernels", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(command="list")
+    show = commands.add_parser("show", help="show one contract", allow_abbrev=False)
+    show.add_argument("name", metavar="NAME", help="a kernel of `contract list`")
+    show.set_defaults(command="show")
+    init = commands.add_parser(
+        "init", help="write a first contract into contracts/", allow_abbrev=False
+    )
+    init.add_argument(
+        "folder",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="where contracts/ goes (default: here)",
+    )
+    init.set_defaults(command="init")
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "names",
+        metavar="NAME | ID | FILE",
+        nargs="*",
+        help="a kernel, the id of a check or its first parts, a .py file or a folder of them;"
+        " all where absent",
+    )
+    _add_selection(run.add_argument_group("selection").add_argument)
+    _add_judging(run.add_argument_group("judging").add_argument)
+    _add_output(run.add_argument_group("output").add_argument)
+    run.set_defaults(command="run")
+
+
+# One line per option: a table to be read, and argparse's signatures are no news.
+# fmt: off
+def _add_selection(add: Callable[..., Any]) -> None:
+    add("-k", dest="keyword", metavar="EXPR", default="",
+        help='words of ids with and, or, not: "torch and not red"')
+    add("--impl", metavar="NAME", action="append", default=[],
+        help="only this implementation, which must run")
+    add("--engine", metavar="NAME", action="append", default=[],
+        help="only this engine, which must run")
+    add("--gate", metavar="NAME", choices=GATES, action="append", default=[],
+        help=f"only this gate: {', '.join(GATES)}")
+    add("--lf", dest="last_failed", action="store_true", help="only what was not good last time")
+    add("--co", dest="collect_only", action="store_true", help="print the ids and judge nothing")
+
+
+def _add_judging(add: Callable[..., Any]) -> None:
+    add("-x", dest="exitfirst", action="store_true",
+        help="stop at the first check that is not good")
+    add("--effort", choices=EFFORTS, help="how much is judged")
+    add("--seed", type=_natural, metavar="N", help="seed of all rows (0)")
+    add("--fresh", action="store_true", help="judge again what the store has")
+    add("--device", choices=DEVICES, default="cpu", help="where implementations run (cpu)")
+    add("--timeout", type=_seconds, metavar="S",
+        help="seconds without a finished call before a worker is killed (60)")
+    add("--memory", type=_bytes, metavar="BYTES", default=DEFAULT_MEMORY_BYTES,
+        help="of one worker; K, M, G (8G)")
+    add("-j", "--jobs", type=_positive, metavar="N", help="worker processes (2)")
+    add("--update-records", action="store_true", help="write resources and budgets as measured")
+
+
+def _add_output(add: Callable[..., Any]) -> None:
+    add("--json", metavar="FILE", type=Path, help="write the report as JSON")
+    add("--junit-xml", metavar="FILE", type=Path, help="write the report as JUnit XML")
+    add("--format", choices=("text",), default="text", help="of the report on the terminal")
+    add("--color", choices=("auto", "always", "never"), default="auto",
+        help="auto obeys NO_COLOR and FORCE_COLOR")
+    add("-v", "--verbose", action="count", default=0, help="also power, every id that was not run")
+    add("-q", "--quiet", action="count", default=0, help="only what is not good, and the summary")
+# fmt: on
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 0")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds > 0")
+    return value
+
+
+def _bytes(text: str) -> int:
+    digits, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+    if not digits.isdecimal() or unit not in units or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 512M or 8G")
+    return int(digits) * units[unit]

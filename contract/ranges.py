@@ -1,0 +1,310 @@
+"""The allowed outputs of a case, computed in chunks, and the comparison of an implementation's bits with them."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract import formats
+from contract.case import Case, Kernel
+from contract.declare import Operand
+from contract.errors import DeclarationError
+from contract.interval import MAY, ONLY, Array, Interval
+from contract.readings.base import Change, Quantity, Reading
+from contract.readings.range import RangeReading
+
+# Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
+# bounded whatever the shape.
+CHUNK = 1 << 15
+
+
+@dataclass
+class OutputRange:
+    """Allowed bits of one output: ordered integers lo <= hi and the NaN state (None: no NaN anywhere).
+
+    `width` holds the widths, in ulps of max(|y|, rms of the row), of the elements that have more than one value.
+    """
+
+    fmt: formats.Format
+    lo: Array
+    hi: Array
+    nan: Array | None
+    width: Array
+
+    @property
+    def size(self) -> int:
+        return int(self.lo.size)
+
+    def one_value(self) -> Array:
+        """Where exactly one value is allowed."""
+        single = self.lo == self.hi
+        if self.nan is None:
+            return np.asarray(single)
+        return np.asarray((single & (self.nan == 0)) | (self.nan == ONLY))
+
+    def refused(self, bits: Array) -> Array:
+        """Where the observed bits are not allowed."""
+        got = (
+            formats.ordered(bits, self.fmt)
+            if self.fmt.kind == "float"
+            else formats.decode(bits, self.fmt).astype(np.int64)
+        )
+        bad = (got < self.lo) | (got > self.hi)
+        if self.fmt.has_nan:
+            is_nan = formats.is_nan(bits, self.fmt)
+            if self.nan is None:
+                return np.asarray(bad | is_nan)
+            return np.asarray(np.where(is_nan, self.nan == 0, bad | (self.nan == ONLY)))
+        return np.asarray(bad)
+
+    def ends(self, index: tuple[int, ...]) -> tuple[Array, Array, int]:
+        """Bits of both ends and the NaN state of one element."""
+        state = 0 if self.nan is None else int(self.nan[index])
+        lo, hi = (np.asarray(x[index], np.int64) for x in (self.lo, self.hi))
+        if self.fmt.kind != "float":
+            return lo, hi, state
+        return formats.from_ordered(lo, self.fmt), formats.from_ordered(hi, self.fmt), state
+
+
+CaseRange = Mapping[str, OutputRange]
+
+
+def evaluate(
+    reading: Reading,
+    kernel: Kernel,
+    inputs: Mapping[str, Any],
+    scalars: Mapping[str, float],
+    options: Mapping[str, Any],
+    parameters: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run the reference in a reading; returns output name -> payload."""
+    contract = kernel.contract
+    settings: dict[str, Any] = {name: None for name in (o.name for o in contract.inputs())}
+    # a reference read with other parameters (a fault) sees the operands that exist under those
+    there = {o.name for o in contract.inputs(parameters or kernel.parameters)}
+    settings.update({name: reading.wrap(value) for name, value in inputs.items() if name in there})
+    settings.update(scalars)
+    settings.update(parameters or kernel.parameters)
+    settings.update(options)
+    result = contract.reference(reading, **settings)
+    names = [o.name for o in kernel.outputs()]
+    if isinstance(result, Quantity):
+        result = {names[0]: result}
+    elif isinstance(result, tuple):
+        result = dict(zip(names, result, strict=True))
+    if set(result) != set(names):
+        raise DeclarationError(
+            f"{kernel.id}: the reference returned {sorted(result)}, outputs are {names}"
+        )
+    return {name: result[name].v for name in names}
+
+
+def option_sets(kernel: Kernel) -> list[dict[str, Any]]:
+    """Every combination of the profile's listed alternatives; one of them must explain all outputs of a launch."""
+    keys = list(kernel.profile.options)
+    lists = [v if isinstance(v, tuple) else (v,) for v in kernel.profile.options.values()]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def chunks(kernel: Kernel, case: Case) -> Iterator[tuple[dict[str, slice], Case]]:
+    """Pieces of a case along the first row dim and the column dim: (dim -> slice, the operands of the piece)."""
+    contract = kernel.contract
+    largest = max((np.asarray(x).size for x in case.operands.values()), default=1)
+    cuts: list[tuple[str, int, int]] = []
+    rows_dim = contract.row_dims[0] if contract.row_dims else None
+    if rows_dim is not None and not contract.shares:
+        rows = case.shape[rows_dim]
+        per_row = max(1, largest // max(1, rows))
+        step = max(1, CHUNK // per_row)
+        cuts.append((rows_dim, rows, step))
+        if contract.column_dim and per_row > CHUNK:
+            columns = case.shape[contract.column_dim]
+            cuts.append((contract.column_dim, columns, max(1, CHUNK * columns // per_row)))
+    grids = [
+        [(dim, slice(a, min(a + step, size))) for a in range(0, size, step)]
+        for dim, size, step in cuts
+    ]
+    for place in itertools.product(*grids):
+        where = dict(place)
+        operands = {}
+        for operand in kernel.inputs():
+            index = tuple(where.get(dim, slice(None)) for dim in operand.dims)
+            operands[operand.name] = case.operands[operand.name][index]
+        shape = {
+            dim: (where[dim].stop - where[dim].start) if dim in where else size
+            for dim, size in case.shape.items()
+        }
+        yield where, Case(shape, operands, case.scalars, case.label)
+
+
+def apply_reading(
+    make: Callable[[], Reading],
+    kernel: Kernel,
+    case: Case,
+    options: Mapping[str, Any],
+    consume: Callable[[Operand, tuple[slice, ...], Any], None],
+    parameters: Mapping[str, str] | None = None,
+) -> None:
+    """Run a reading chunk by chunk; `consume` gets each output's place and payload."""
+    for where, piece in chunks(kernel, case):
+        reading = make()
+        inputs = {}
+        for operand in kernel.inputs():
+            fmt = kernel.format(operand)
+            narrow = fmt.kind != "float" or (fmt.precision <= 24 and fmt.emin >= -126)
+            inputs[operand.name] = reading.load(piece.value(kernel, operand), narrow=narrow)
+        outputs = evaluate(reading, kernel, inputs, case.scalars, options, parameters)
+        for operand in kernel.outputs():
+            consume(
+                operand,
+                tuple(where.get(dim, slice(None)) for dim in operand.dims),
+                outputs[operand.name],
+            )
+
+
+def code_type(fmt: formats.Format) -> Any:
+    """The smallest signed integer that holds the format's ordered integers."""
+    return (
+        np.int16
+        if fmt.bits <= 16 and fmt.kind == "float"
+        else np.int32
+        if fmt.bits <= 32
+        else np.int64
+    )
+
+
+def to_codes(values: Array, fmt: formats.Format) -> Array:
+    """Ordered integers of representable float64 values."""
+    if fmt.kind != "float":
+        return values.astype(code_type(fmt))
+    return formats.ordered(formats.encode(values, fmt), fmt).astype(code_type(fmt))
+
+
+def output_shape(operand: Operand, case: Case) -> tuple[int, ...]:
+    return tuple(case.shape[dim] for dim in operand.dims)
+
+
+def case_range(
+    kernel: Kernel,
+    case: Case,
+    options: Mapping[str, Any] | None = None,
+    depths: Mapping[str, int] | None = None,
+    *,
+    change: Change | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> dict[str, OutputRange]:
+    """What the contract allows for every output of a case.
+
+    Args:
+        options: one combination of the profile's options (its first where None).
+        depths: an implementation's tighter order.
+        change: a fault (diagnosis: what a kernel without one rounding point may give).
+        parameters: other enumerated parameters than the kernel's (diagnosis).
+    """
+    chosen = option_sets(kernel)[0] if options is None else options
+    result: dict[str, OutputRange] = {}
+    widths: dict[str, list[Array]] = {}
+    for operand in kernel.outputs():
+        fmt, shape = kernel.format(operand), output_shape(operand, case)
+        kind = code_type(fmt)
+        result[operand.name] = OutputRange(
+            fmt, np.zeros(shape, kind), np.zeros(shape, kind), None, np.zeros(0)
+        )
+        widths[operand.name] = []
+
+    def consume(operand: Operand, place: tuple[slice, ...], value: Interval) -> None:
+        out = result[operand.name]
+        target = out.lo[place]
+        lo = np.broadcast_to(value.lo, target.shape)
+        hi = lo if value.same else np.broadcast_to(value.hi, target.shape)
+        try:
+            codes = to_codes(lo, out.fmt)
+            top = codes if value.same else to_codes(hi, out.fmt)
+        except ValueError as error:
+            raise DeclarationError(
+                f"{kernel.id}: output {operand.name} is not in its format {out.fmt.name} ({error});"
+                " let its last rounding point round to that format"
+            ) from error
+        out.lo[place], out.hi[place] = codes, top
+        if value.nan is not None:
+            if out.nan is None:
+                out.nan = np.zeros(out.lo.shape, np.uint8)
+            out.nan[place] = np.broadcast_to(value.nan, target.shape)
+        if not value.same:
+            widths[operand.name].append(_widths(lo, hi, out.fmt))
+
+    apply_reading(
+        lambda: RangeReading(kernel.contract, kernel.profile, depths, change=change),
+        kernel,
+        case,
+        chosen,
+        consume,
+        parameters,
+    )
+    for name, parts in widths.items():
+        if parts:
+            result[name].width = np.concatenate(parts)
+    return result
+
+
+def _widths(lo: Array, hi: Array, fmt: formats.Format) -> Array:
+    """Widths in ulps of max(|y|, rms of the row), of the elements with two finite ends that differ."""
+    differ = (lo != hi) & np.isfinite(lo) & np.isfinite(hi)
+    if not differ.any():
+        return np.zeros(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = (
+            np.sqrt(np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True))
+            if lo.ndim
+            else lo
+        )
+        size = np.maximum(np.maximum(np.abs(lo), np.abs(hi)), np.broadcast_to(scale, lo.shape))[
+            differ
+        ]
+        size = np.where(np.isfinite(size), np.minimum(size, fmt.max), fmt.max)
+        return np.asarray((hi - lo)[differ] / formats.ulp(size, fmt))
+
+
+def plain_run(
+    kernel: Kernel,
+    case: Case,
+    make: Callable[[], Reading],
+    options: Mapping[str, Any],
+    parameters: Mapping[str, str] | None = None,
+) -> dict[str, Array]:
+    """Storage bits of every output of a one-execution reading (sample or nominal)."""
+    result = {
+        o.name: np.zeros(output_shape(o, case), kernel.format(o).storage) for o in kernel.outputs()
+    }
+
+    def consume(operand: Operand, place: tuple[slice, ...], value: Array) -> None:
+        fmt = kernel.format(operand)
+        target = result[operand.name]
+        # a dropped last point leaves values that the store itself must round
+        stored = formats.round_to(np.broadcast_to(value, target[place].shape), fmt)
+        target[place] = formats.encode(stored, fmt)
+
+    apply_reading(make, kernel, case, options, consume, parameters)
+    return result
+
+
+def reference_arguments(kernel: Kernel) -> list[str]:
+    """Names that the reference takes after r, for error messages."""
+    return list(inspect.signature(kernel.contract.reference).parameters)[1:]
+
+
+__all__ = [
+    "MAY",
+    "ONLY",
+    "CaseRange",
+    "OutputRange",
+    "case_range",
+    "evaluate",
+    "option_sets",
+    "plain_run",
+]

@@ -1,0 +1,281 @@
+"""The sample reading (one legal execution, freedoms drawn at random) and the nominal one (no freedom drawn).
+
+Values are float64 arrays. An unnamed step is an fp32 one, or kept in float64 where `wide` is drawn. float64 sums,
+products, quotients and square roots of fp32 values, rounded to fp32, are the fp32 results (53 >= 2 * 24 + 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract import functions
+from contract.declare import Contract, Profile
+from contract.formats import get as get_format
+from contract.formats import round_to
+from contract.fused import fma_f32
+from contract.interval import TINY, Array, to_f32, ulp32
+from contract.readings.base import Change, Reading
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which freedoms a sampled execution draws, and how hard.
+
+    Attributes:
+        wide: share of elements of each step that stay in float64.
+        ftz: share of elements of each step whose subnormals are flushed.
+        order: 'pairwise', 'sequential', 'reversed', 'sorted', 'shuffled', 'lanes', 'wide' or 'random' (drawn per sum).
+        ulps: 'none', 'random', 'plus', 'minus'.
+        fused: 'no', 'yes' or 'random' per element.
+        alternative: 'first', 'second' or 'random' per element, for joins of two ways.
+    """
+
+    wide: float = 0.0
+    ftz: float = 0.0
+    order: str = "pairwise"
+    ulps: str = "none"
+    fused: str = "no"
+    alternative: str = "first"
+
+
+NOMINAL = Choice()
+RANDOM = Choice(
+    wide=0.5, ftz=0.5, order="random", ulps="random", fused="random", alternative="random"
+)
+ORDERS = ("pairwise", "sequential", "reversed", "sorted", "shuffled", "lanes", "wide")
+
+
+class SampleReading(Reading):
+    """One execution in fp32, with the freedoms of `choice` drawn from `rng` and the faults of `change`."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        profile: Profile,
+        depths: Mapping[str, int] | None = None,
+        *,
+        choice: Choice = NOMINAL,
+        rng: np.random.Generator | None = None,
+        change: Change | None = None,
+    ):
+        super().__init__(contract, profile, depths)
+        self.choice, self.change = choice, change or Change()
+        self.rng = rng or np.random.default_rng(0)
+        self.values: dict[str, Array] = {}
+        if profile.keeps_subnormals and choice.ftz:
+            from dataclasses import replace
+
+            self.choice = replace(choice, ftz=0.0)
+
+    def _step(self, z: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            f = to_f32(z)
+        wide = self.choice.wide
+        if wide:
+            f = z if wide >= 1 else np.where(self.rng.random(z.shape) < wide, z, f)
+        return self._flush(f)
+
+    def _flush(self, f: Array) -> Array:
+        if self.choice.ftz:
+            small = (np.abs(f) < TINY) & (f != 0)
+            if small.any():
+                f = np.where(
+                    small & (self.rng.random(f.shape) < self.choice.ftz), np.copysign(0.0, f), f
+                )
+        return f
+
+    def load(self, values: Any, *, narrow: bool) -> Array:
+        return np.asarray(values, np.float64)
+
+    def const(self, value: float) -> Array:
+        if self.choice.wide and (self.choice.wide >= 1 or self.rng.random() < self.choice.wide):
+            return np.asarray(value)
+        return np.asarray(float(np.float32(value)))
+
+    def add(self, a: Array, b: Array) -> Array:
+        a, b = self._flush(a), self._flush(b)
+        with np.errstate(all="ignore"):
+            return self._step(np.asarray(a + b))
+
+    def mul(self, a: Array, b: Array) -> Array:
+        a, b = self._flush(a), self._flush(b)
+        with np.errstate(all="ignore"):
+            return self._step(np.asarray(a * b))
+
+    def div(self, a: Array, b: Array) -> Array:
+        a, b = self._flush(a), self._flush(b)
+        with np.errstate(all="ignore"):
+            return self._step(np.asarray(a / b))
+
+    def neg(self, a: Array) -> Array:
+        return np.asarray(-a)
+
+    def view(self, a: Array, f: Callable[[Any], Any]) -> Array:
+        return np.asarray(f(a))
+
+    def shape_of(self, a: Array) -> tuple[int, ...]:
+        return a.shape
+
+    def _square(self, a: Array) -> Array:
+        return self.mul(a, a)
+
+    def _absolute(self, a: Array) -> Array:
+        return np.abs(a)
+
+    def _extreme(self, a: Array, b: Array, *, largest: bool) -> Array:
+        return np.asarray(np.maximum(a, b) if largest else np.minimum(a, b))
+
+    def _reduce_extreme(self, a: Array, axis: int, *, largest: bool) -> Array:
+        return np.asarray((np.max if largest else np.min)(a, axis=axis, keepdims=True))
+
+    def _sum(self, a: Array, axis: int, depth: int | None) -> Array:
+        terms = np.moveaxis(self._flush(a), axis, -1)
+        order = self.choice.order
+        if order == "random":
+            order = str(self.rng.choice(ORDERS))
+        with np.errstate(all="ignore"):
+            total = ordered_sum(terms, order, depth, self.rng)
+        return np.moveaxis(self._flush(np.asarray(total)[..., None]), -1, axis)
+
+    def _variance(self, x: Array, mean: Array, axis: int, depth: int | None) -> Array:
+        deviation = self.add(x, self.neg(mean))
+        total = self._sum(self._square(deviation), axis, depth)
+        n = float(x.shape[axis])
+        return self._union(
+            self.div(total, self.const(n)),
+            self.mul(total, self.div(self.const(1.0), self.const(n))),
+        )
+
+    def _function(self, name: str, a: Array, ulps: Any) -> Array:
+        f = functions.get(name)
+        a = self._flush(a)
+        with np.errstate(all="ignore"):
+            true = f.value(a)
+            k = ulps(np.abs(a)) if callable(ulps) else ulps
+            if self.choice.ulps == "none":
+                return self._step(true)
+            unit = ulp32(true)
+            if self.choice.ulps == "random":
+                error = self.rng.uniform(-1.0, 1.0, true.shape)
+            else:
+                error = np.full(true.shape, 1.0 if self.choice.ulps == "plus" else -1.0)
+            moved = to_f32(true + error * k * unit)
+            # rounding may have carried it past the bound: take the neighbour inside
+            outside = np.abs(moved - true) > k * unit
+            inner = np.nextafter(moved.astype(np.float32), true.astype(np.float32)).astype(
+                np.float64
+            )
+            moved = np.where(outside, inner, moved)
+            keep = f.exact(a) | ~np.isfinite(true)
+        return self._flush(np.where(keep, true, moved))
+
+    def _round(
+        self,
+        point: str,
+        a: Array,
+        fmt: str | None,
+        mode: str,
+        overflow: str | None,
+        infinity: str | None,
+    ) -> Array:
+        if fmt is None or point in self.change.drop:
+            self.values[point] = a
+            return a
+        mode = self.change.modes.get(point, mode)
+        with np.errstate(over="ignore", invalid="ignore"):
+            r = round_to(a, fmt, mode, overflow, infinity)  # type: ignore[arg-type]
+        f = get_format(fmt)
+        if (
+            f.kind == "float"
+            and f.emin >= -126
+            and f.precision <= 24
+            and f.name in ("bf16", "fp32", "tf32")
+        ):
+            moved = r != a
+            if self.choice.ftz and moved.any():
+                r = np.where(moved, self._flush(r), r)
+        self.values[point] = r
+        return r
+
+    def _less(self, a: Array, b: Array) -> Array:
+        return np.asarray(a < b)
+
+    def _where(self, condition: Array, a: Array, b: Array) -> Array:
+        return np.where(condition, a, b)
+
+    def _union(self, a: Array, b: Array) -> Array:
+        if self.choice.alternative == "first":
+            return a
+        if self.choice.alternative == "second":
+            return b
+        return np.where(self.rng.random(np.broadcast_shapes(a.shape, b.shape)) < 0.5, a, b)
+
+    def _fma(self, a: Array, b: Array, c: Array, fused: str) -> Array:
+        a, b, c = self._flush(a), self._flush(b), self._flush(c)
+        if fused == "no" or (fused == "either" and self.choice.fused == "no"):
+            return self.add(self.mul(a, b), c)
+        one = self._flush(fma_f32(to_f32(a), to_f32(b), to_f32(c)))
+        if fused == "yes" or self.choice.fused == "yes":
+            return one
+        return self._union_random(one, self.add(self.mul(a, b), c))
+
+    def _union_random(self, a: Array, b: Array) -> Array:
+        return np.where(self.rng.random(a.shape) < 0.5, a, b)
+
+    def _concat(self, parts: list[Array], axis: int) -> Array:
+        return np.concatenate(parts, axis)
+
+
+def ordered_sum(terms: Array, order: str, depth: int | None, rng: np.random.Generator) -> Array:
+    """fp32 sum over the last axis in one order, through a tree no deeper than `depth`."""
+    n = terms.shape[-1]
+    if n == 1:
+        return np.asarray(terms[..., 0])
+    if order == "wide":
+        return np.asarray(terms.sum(axis=-1))
+    if order == "shuffled":
+        terms = terms[..., rng.permutation(n)]
+    elif order == "sorted":
+        terms = np.sort(terms, axis=-1)
+        if rng.random() < 0.5:
+            terms = terms[..., ::-1]
+    elif order == "reversed":
+        terms = terms[..., ::-1]
+    x = terms.astype(np.float32)
+    limit = n - 1 if depth is None else min(depth, n - 1)
+    if order == "pairwise":
+        return _pairwise(x)
+    return _lanes(x, limit if order != "lanes" else max(1, limit // 2))
+
+
+def _pairwise(x: Array) -> Array:
+    while x.shape[-1] > 1:
+        if x.shape[-1] % 2:
+            # the odd one is carried to the next level: no term sees more than ceil(log2 n) additions
+            x = np.concatenate(
+                [x[..., 0:-1:2] + x[..., 1:-1:2] if x.shape[-1] > 1 else x[..., :0], x[..., -1:]],
+                -1,
+            )
+        else:
+            x = x[..., 0::2] + x[..., 1::2]
+    return x[..., 0].astype(np.float64)
+
+
+def _lanes(x: Array, depth: int) -> Array:
+    """Sequential sums in as few lanes as the depth allows, then a tree over the lanes."""
+    n = x.shape[-1]
+    lanes = 1
+    while -(-n // lanes) - 1 + (lanes - 1).bit_length() > depth and lanes < n:
+        lanes *= 2
+    if lanes >= n:
+        return _pairwise(x)
+    pad = -n % lanes
+    if pad:
+        # -0 is the identity of addition: a padded lane keeps the sign of its zeros
+        x = np.concatenate([x, np.full((*x.shape[:-1], pad), -0.0, np.float32)], -1)
+    sums = np.add.accumulate(x.reshape(*x.shape[:-1], -1, lanes), axis=-2)[..., -1, :]
+    return _pairwise(sums)

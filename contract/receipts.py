@@ -1,0 +1,126 @@
+"""Receipts: finished checks in the store, under the hash of all they depend on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from contract import recordbook, registry, sources
+from contract.checks import Check
+from contract.config import RunOptions
+from contract.declare import served
+from contract.environment import environment_key
+from contract.results import CheckResult
+from contract.rowbook import RowBook
+from contract.store import Store, atomic_write_text, digest
+
+#: Outcomes that a rerun may take from the store: what failed or did not run is judged again.
+KEPT = frozenset({"pass", "red_as_planted", "green_as_planted", "not_applicable"})
+
+
+def packages_of(modules: tuple[str, ...]) -> tuple[str, ...]:
+    """The top packages of a suite's modules; of our own suite the folders below `contract`."""
+    found = set()
+    for module in modules:
+        parts = module.split(".")
+        found.add(".".join(parts[:2]) if parts[0] == "contract" and len(parts) > 1 else parts[0])
+    if any(name.startswith("contract.") for name in found):
+        found |= {"contract.kernels", "contract.references", "contract.controls"}
+    return tuple(sorted(found))
+
+
+class Keys:
+    """Keys of checks under the options of one run."""
+
+    def __init__(self, options: RunOptions):
+        self.options = options
+        self.base = {
+            "framework": sources.framework_hash(),
+            "environment": environment_key(),
+            "effort": options.effort,
+            "seed": options.seed,
+            "device": options.device,
+        }
+
+    def key(self, check: Check) -> str:
+        """Hash of sources, environment, check, inputs, effort and seed."""
+        return digest(
+            {
+                **self.base,
+                "check": check.id,
+                "requires": list(check.requires),
+                **depends(check, self.options.store_root),
+            }
+        )
+
+
+def depends(check: Check, root: Path) -> dict[str, Any]:
+    """Hashes of every source that the result of a check depends on."""
+    contract = registry.get(check.spec["name"])
+    home = contract.reference.__module__
+    modules = {home, check.module, *_declared_in(check.spec["name"])}
+    found: dict[str, Any] = {"sources": _closure(tuple(sorted(m for m in modules if m)))}
+    found["distributions"] = {
+        name: sources.distribution_hash(_distribution(name)) for name in check.requires
+    }
+    if check.gate == "limits":
+        folder = recordbook.folder_of(check.module)
+        path = folder / f"{check.spec['name']}.json" if folder else None
+        found["record"] = path.read_text() if path and path.exists() else ""
+    if check.gate == "stress":
+        found["rows"] = RowBook(root).text(check.module, check.spec["name"])
+    return found
+
+
+def _distribution(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@cache
+def _closure(modules: tuple[str, ...]) -> Mapping[str, str]:
+    return sources.closure(modules, packages_of(modules))
+
+
+@cache
+def _declared_in(name: str) -> tuple[str, ...]:
+    """The module that registered a contract (its kernel file), as far as the registry knows."""
+    return (registry.origin(name),)
+
+
+def remember(store: Store, key: str, result: CheckResult) -> None:
+    """Store a finished check; what failed is stored too (for --lf), but not taken as done."""
+    store.put(key, asdict(result))
+
+
+def usable(record: Mapping[str, Any] | None) -> bool:
+    """Whether a stored check may be taken instead of judging it again."""
+    return record is not None and record.get("outcome") in KEPT
+
+
+def last_failed(store: Store) -> set[str]:
+    """Ids that were not good when they last ran."""
+    return {name for name, outcome in _last(store).items() if outcome not in (*KEPT, "not_run")}
+
+
+def note_last(store: Store, results: Mapping[str, CheckResult]) -> None:
+    """Remember the outcome of each check that ran, for --lf."""
+    outcomes = {**_last(store), **{name: result.outcome for name, result in results.items()}}
+    atomic_write_text(
+        store.root / "last.json",
+        json.dumps({"schema": 1, "outcomes": outcomes}, sort_keys=True) + "\n",
+    )
+
+
+def _last(store: Store) -> dict[str, str]:
+    try:
+        data = json.loads((store.root / "last.json").read_text())
+        return {str(k): str(v) for k, v in data["outcomes"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+__all__ = ["KEPT", "Keys", "depends", "last_failed", "packages_of", "remember", "served", "usable"]

@@ -1,0 +1,234 @@
+"""Resource records: reading, judging against them, updating.
+
+records/NAME.json:
+
+    {"schema": 1, "kernel": "rms_norm",
+     "entries": [{"kernel": "rms_norm,gain=1+w/once", "implementation": "torch", "launch": "plain",
+                  "architecture": "x86_64", "torch": "2.13.0", "shape": {"d": 1152, "rows": 1},
+                  "resources": {"bytes_read": 1, "bytes_written": 1, "workspace_bytes": 0, "threads": 0}}],
+     "waivers": [{"kernel": ..., "implementation": ..., "launch": ..., "architecture": ..., "resource": "threads",
+                  "limit": 2, "reason": "..."}]}
+
+A two-way ratchet: worse fails, better fails as improved until the record is updated. An architecture that a file does
+not list at all is not_run, a launch missing in a listed one fails, entries that nothing uses are limit problems.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from contract.case import Kernel
+from contract.errors import StoreError
+
+RESOURCES = ("bytes_read", "bytes_written", "workspace_bytes", "threads")
+_ENTRY = {
+    "kernel": str,
+    "implementation": str,
+    "launch": str,
+    "architecture": str,
+    "torch": str,
+    "shape": dict,
+    "resources": dict,
+}
+_WAIVER = {
+    "kernel": str,
+    "implementation": str,
+    "launch": str,
+    "architecture": str,
+    "resource": str,
+    "limit": int,
+    "reason": str,
+}
+
+
+def architecture() -> str:
+    """The host architecture of records: x86_64, aarch64."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def torch_version() -> str:
+    """The installed torch without its build suffix, or 'absent'."""
+    try:
+        return version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        return "absent"
+
+
+def folder_of(module: str) -> Path | None:
+    """The records folder of the suite that a module belongs to: what its package names in SUITE_RECORDS, else a folder
+    `records` beside the file; None where there is neither."""
+    parts = module.split(".")
+    for end in range(len(parts), 0, -1):
+        package = sys.modules.get(".".join(parts[:end]))
+        named = getattr(package, "SUITE_RECORDS", None)
+        if named:
+            import importlib
+
+            home = importlib.import_module(named)
+            return Path(next(iter(home.__path__)))
+    file = getattr(sys.modules.get(module), "__file__", None)
+    beside = Path(file).parent / "records" if file else None
+    return beside if beside is not None and beside.is_dir() else None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record file, strictly: unknown or missing fields and wrong types are errors that name file and field."""
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {"schema": 1, "kernel": path.stem, "entries": [], "waivers": []}
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"record {path}: {error}; repair it, or delete it and run --update-records"
+        ) from error
+    if (
+        not isinstance(data, dict)
+        or set(data) != {"schema", "kernel", "entries", "waivers"}
+        or data["schema"] != 1
+    ):
+        raise StoreError(f"record {path}: needs exactly schema (1), kernel, entries and waivers")
+    for name, fields in (("entries", _ENTRY), ("waivers", _WAIVER)):
+        if not isinstance(data[name], list):
+            raise StoreError(f"record {path}: {name} is {type(data[name]).__name__}, not a list")
+        for i, entry in enumerate(data[name]):
+            _check(path, f"{name}[{i}]", entry, fields)
+    for i, entry in enumerate(data["entries"]):
+        resources = entry["resources"]
+        if set(resources) != set(RESOURCES) or not all(
+            type(v) is int and v >= 0 for v in resources.values()
+        ):
+            raise StoreError(
+                f"record {path}: entries[{i}].resources needs counts >= 0 of {', '.join(RESOURCES)}"
+            )
+    for i, waiver in enumerate(data["waivers"]):
+        if waiver["resource"] not in RESOURCES or not waiver["reason"].strip():
+            raise StoreError(
+                f"record {path}: waivers[{i}] needs a resource of {', '.join(RESOURCES)} and a reason"
+            )
+    return data
+
+
+def _check(path: Path, where: str, entry: Any, fields: Mapping[str, type]) -> None:
+    if not isinstance(entry, dict) or set(entry) != set(fields):
+        raise StoreError(f"record {path}: {where} needs exactly the fields {', '.join(fields)}")
+    for name, kind in fields.items():
+        if type(entry[name]) is not kind:
+            raise StoreError(
+                f"record {path}: {where}.{name} is {entry[name]!r}, not {kind.__name__}"
+            )
+
+
+def book_of(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """The record file that lists a target, and its contents."""
+    folder = folder_of(str(target.get("module", "")))
+    if folder is None:
+        return None, {}
+    path = folder / f"{kernel.contract.name}.json"
+    return path, read(path)
+
+
+def key_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return entry["kernel"], entry["implementation"], entry["launch"], entry["architecture"]
+
+
+def judge_entry(
+    book: tuple[Path | None, dict[str, Any]],
+    kernel: Kernel,
+    implementation: str,
+    launch: str,
+    measured: Mapping[str, int],
+) -> tuple[str, str]:
+    """(outcome, detail) of measured resources against the record."""
+    path, data = book
+    if path is None:
+        return (
+            "not_run",
+            "no folder `records` beside the suite; make it and run --update-records to gate resources",
+        )
+    here = architecture()
+    if data["entries"] and all(entry["architecture"] != here for entry in data["entries"]):
+        return "not_run", f"{path.name} lists no {here}; run --update-records on one"
+    key = (kernel.id, implementation, launch, here)
+    found = [entry for entry in data["entries"] if key_of(entry) == key]
+    shown = ", ".join(f"{name} {measured[name]:,}" for name in RESOURCES)
+    if not found:
+        return "fail", f"no record for {'/'.join(key)} ({shown}); run --update-records"
+    entry = found[0]
+    worse, better = [], []
+    waived = {w["resource"]: w["limit"] for w in data["waivers"] if key_of(w) == key}
+    for name in RESOURCES:
+        old, new = entry["resources"][name], measured[name]
+        if new > max(old, waived.get(name, old)):
+            worse.append(f"{name} {old:,} -> {new:,}")
+        elif new < old:
+            better.append(f"{name} {old:,} -> {new:,}")
+    if (worse or better) and entry["torch"] != torch_version():
+        return (
+            "not_run",
+            f"recorded with torch {entry['torch']}, this is {torch_version()} ({'; '.join(worse + better)})",
+        )
+    if worse:
+        return "fail", f"above the record: {'; '.join(worse)}"
+    if better:
+        return "fail", f"improved, run --update-records: {'; '.join(better)}"
+    return "pass", shown
+
+
+def update(
+    path: Path, kernel: Kernel, implementation: str, launch: str, measured: Mapping[str, int]
+) -> None:
+    """Write one measured entry into a record file (atomically), keeping the others and the waivers."""
+    from contract.store import atomic_write_text
+
+    data = read(path)
+    entry = {
+        "kernel": kernel.id,
+        "implementation": implementation,
+        "launch": launch,
+        "architecture": architecture(),
+        "torch": torch_version(),
+        "shape": {k: int(v) for k, v in sorted(kernel.contract.shapes[0].items())},
+        "resources": {name: int(measured[name]) for name in RESOURCES},
+    }
+    others = [e for e in data["entries"] if key_of(e) != key_of(entry)]
+    data["entries"] = sorted([*others, entry], key=key_of)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
+def unused(folder: Path, known: set[tuple[str, str, str]]) -> list[str]:
+    """Problems of a records folder: entries and waivers that no registered (kernel, implementation, launch) uses."""
+    problems = []
+    for path in sorted(folder.glob("*.json")):
+        data = read(path)
+        listed = {key_of(e) for e in data["entries"]}
+        for entry in data["entries"]:
+            if key_of(entry)[:3] not in known:
+                problems.append(
+                    f"unused record {'/'.join(key_of(entry))} in {path.name}; remove it (--update-records does)"
+                )
+        for waiver in data["waivers"]:
+            if key_of(waiver) not in listed:
+                problems.append(
+                    f"unused waiver {'/'.join(key_of(waiver))} in {path.name}; remove it"
+                )
+    return problems
+
+
+def drop_unused(folder: Path, known: set[tuple[str, str, str]]) -> None:
+    """Remove entries that nothing uses (part of --update-records)."""
+    from contract.store import atomic_write_text
+
+    for path in sorted(folder.glob("*.json")):
+        data = read(path)
+        kept = [e for e in data["entries"] if key_of(e)[:3] in known]
+        if kept != data["entries"]:
+            data["entries"] = kept
+            atomic_write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,260 @@
+"""The registry: contracts, implementations and controls by name.
+
+A dictionary for each, a decorator or function to add to it, getters that return copies. A name registered twice is an
+error: it also catches one file imported under two names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch
+from contract.errors import DeclarationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_contracts: dict[str, Contract] = {}
+_implementations: dict[tuple[str, str, str, str], Implementation] = {}
+_controls: dict[tuple[str, str, str, str, str], Control] = {}
+_origins: dict[str, str] = {}
+
+
+def register(contract: Contract) -> Contract:
+    """Add a contract; returns it, so that `rms_norm = register(Contract(...))` reads well."""
+    if contract.name in _contracts:
+        raise DeclarationError(
+            f"contract {contract.name!r} is registered twice (again in {contract.reference.__module__});"
+            " rename one, or import the file under one name only"
+        )
+    _contracts[contract.name] = contract
+    _origins[contract.name] = str(sys._getframe(1).f_globals.get("__name__", ""))
+    return contract
+
+
+def origin(kernel: str) -> str:
+    """The module in which a contract was registered."""
+    return _origins.get(kernel, "")
+
+
+def implementation(
+    kernel: str,
+    *,
+    profile: str | tuple[str, ...] | None = None,
+    name: str = "",
+    engine: str = "host",
+    requires: Iterable[str] = (),
+    order: Mapping[str, int] | None = None,
+    launches: Iterable[Launch] = (),
+    repeatable: bool = True,
+    invariant: Iterable[str] = (),
+    in_place: bool = False,
+    **parameters: str | tuple[str, ...],
+) -> Callable[[F], F]:
+    """Register the decorated callable as an implementation of `kernel`.
+
+    The callable receives operands and scalars by keyword (torch tensors and floats), the enumerated parameters that its
+    signature names, and returns a tensor, a tuple in the order of the outputs, or {output: tensor}.
+
+    Args:
+        kernel: name of the contract.
+        profile: one profile or several (it then claims each); the contract's first where absent.
+        name: shown in ids; the function's name where absent.
+        engine: what runs it; 'host' calls it.
+        requires: importable modules without which the outcome is not_run.
+        order: freedom -> depth, a declaration tighter than the contract's; it is then judged by its own.
+        launches: further launches, beside the contract's.
+        repeatable: False where atomics may move bits from run to run.
+        invariant: what it promises not to move on ordinary rows.
+        in_place: its output may share memory with the operand declared in_place_of.
+        **parameters: enumerated parameter values that it serves; all where absent.
+
+    Raises:
+        DeclarationError: a second implementation of the same name, or a name that cannot stand in an id.
+    """
+
+    def add(call: F) -> F:
+        served = {
+            key: (value,) if isinstance(value, str) else tuple(value)
+            for key, value in parameters.items()
+        }
+        profiles = (profile,) if profile is None or isinstance(profile, str) else profile
+        for one in profiles:
+            item = Implementation(
+                kernel,
+                one or "",
+                name or call.__name__,
+                call,
+                served,
+                engine,
+                tuple(requires),
+                dict(order or {}),
+                tuple(launches),
+                repeatable,
+                tuple(invariant),
+                in_place,
+                call.__module__,
+            )
+            key = (kernel, item.profile, item.name, repr(sorted(served.items())))
+            if key in _implementations:
+                raise DeclarationError(
+                    f"implementation {kernel}/{item.profile}/{item.name} is registered twice; rename one"
+                )
+            _implementations[key] = item
+        return call
+
+    return add
+
+
+def _control(
+    colour: str,
+    kernel: str,
+    profile: str | tuple[str, ...],
+    gates: tuple[str, ...],
+    name: str,
+    requires: Iterable[str],
+    expect: str,
+    order: Mapping[str, int] | None,
+    parameters: Mapping[str, str | tuple[str, ...]],
+) -> Callable[[F], F]:
+    def add(call: F) -> F:
+        served = {
+            key: (value,) if isinstance(value, str) else tuple(value)
+            for key, value in parameters.items()
+        }
+        for one in (profile,) if isinstance(profile, str) else profile:
+            item = Control(
+                kernel,
+                one,
+                name or call.__name__,
+                colour,
+                gates,
+                call,
+                served,
+                tuple(requires),
+                "planted",
+                expect,
+                dict(order or {}),
+                call.__module__,
+            )
+            key = (kernel, one, colour, item.name, repr(sorted(served.items())))
+            if key in _controls:
+                raise DeclarationError(
+                    f"control {kernel}/{one}/{colour}.{item.name} is registered twice; rename one"
+                )
+            _controls[key] = item
+        return call
+
+    return add
+
+
+def red(
+    kernel: str,
+    *,
+    profile: str | tuple[str, ...],
+    gate: str,
+    name: str = "",
+    requires: Iterable[str] = (),
+    expect: str = "",
+    **parameters: str | tuple[str, ...],
+) -> Callable[[F], F]:
+    """Register the decorated callable as a planted red control: one fault, must fail at `gate`.
+
+    `expect` is 'crash', 'timeout' or 'out_of_memory' where that is the plant.
+    """
+    return _control("red", kernel, profile, (gate,), name, requires, expect, None, parameters)
+
+
+def green(
+    kernel: str,
+    *,
+    profile: str | tuple[str, ...],
+    name: str = "",
+    requires: Iterable[str] = (),
+    order: Mapping[str, int] | None = None,
+    **parameters: str | tuple[str, ...],
+) -> Callable[[F], F]:
+    """Register the decorated callable as a green control: a legal variant that must pass every gate."""
+    return _control("green", kernel, profile, (), name, requires, "", order, parameters)
+
+
+def contracts() -> dict[str, Contract]:
+    """A copy of the registered contracts, sorted by name."""
+    return dict(sorted(_contracts.items()))
+
+
+def implementations(kernel: str | None = None) -> list[Implementation]:
+    """Registered implementations, sorted; those of one kernel where named.
+
+    An implementation without a profile takes its contract's first.
+    """
+    found = [item for item in _implementations.values() if kernel is None or item.kernel == kernel]
+    return sorted(
+        (_with_profile(item) for item in found),
+        key=lambda i: (i.kernel, i.profile, i.name, repr(i.parameters)),
+    )
+
+
+def controls(kernel: str | None = None) -> list[Control]:
+    """Registered planted controls, sorted; those of one kernel where named."""
+    found = [item for item in _controls.values() if kernel is None or item.kernel == kernel]
+    return sorted(found, key=lambda c: (c.kernel, c.profile, c.colour, c.name, repr(c.parameters)))
+
+
+def get(kernel: str) -> Contract:
+    """The contract of that name.
+
+    Raises:
+        DeclarationError: no such contract; the message lists the nearest names.
+    """
+    if kernel not in _contracts:
+        import difflib
+
+        near = difflib.get_close_matches(kernel, _contracts, 3) or sorted(_contracts)[:8]
+        raise DeclarationError(
+            f"no contract {kernel!r}; did you mean {', '.join(near) or 'to load a suite first'}?"
+        )
+    return _contracts[kernel]
+
+
+def check() -> None:
+    """Refuse implementations and controls that name what no contract has; call once all suites are loaded."""
+    for item in implementations():
+        _check_target(f"implementation {item.name}", item.kernel, item.profile, item.parameters)
+    for control in controls():
+        _check_target(
+            f"control {control.name}", control.kernel, control.profile, control.parameters
+        )
+        for gate in control.gates:
+            if gate not in GATE_NAMES:
+                raise DeclarationError(
+                    f"control {control.kernel}/{control.name}: gate {gate!r}; gates are {', '.join(GATE_NAMES)}"
+                )
+
+
+def _check_target(
+    what: str, kernel: str, profile: str, parameters: Mapping[str, tuple[str, ...]]
+) -> None:
+    contract = get(kernel)
+    contract.profile(profile)
+    for key, values in parameters.items():
+        for value in values:
+            if key not in contract.parameters or value not in contract.parameters[key]:
+                raise DeclarationError(
+                    f"{what}: {kernel} has no {key}={value!r}; parameters are {dict(contract.parameters)}"
+                )
+
+
+def _with_profile(item: Implementation) -> Implementation:
+    if item.profile or item.kernel not in _contracts:
+        return item
+    from dataclasses import replace
+
+    return replace(item, profile=_contracts[item.kernel].profiles[0].name)
+
+
+def clear() -> None:
+    """Forget everything (tests only)."""
+    for table in (_contracts, _implementations, _controls):
+        table.clear()

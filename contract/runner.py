@@ -1,0 +1,407 @@
+"""Running checks: the store is asked first, the rest is judged by judge processes, each finished check is stored.
+
+A rerun finds what is done; that is resuming, there is no option for it. A judge process that dies turns the check it
+was at red with its reason, and a new one takes the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from contract import receipts, recordbook, registry
+from contract.checks import Check, collect_checks
+from contract.config import Config, RunOptions
+from contract.environment import environment
+from contract.errors import ContractError
+from contract.results import CheckResult, Report
+from contract.rowbook import RowBook
+from contract.store import Store
+
+OnResult = Callable[[CheckResult], None]
+
+
+def collect(config: Config) -> list[Check]:
+    """Every check of the loaded suites, in a fixed order; those that the project requires are marked."""
+    return collect_checks()
+
+
+def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report:
+    """Judge the checks; never raises for a red kernel, an interrupt is noted in the report."""
+    start = time.monotonic()
+    report = Report(environment=environment(), seed=options.seed, effort=options.effort)
+    store = Store(options.store_root)
+    marked = [replace(c, required=_required(c, options.required)) for c in checks]
+    keys = receipts.Keys(options)
+    run_ = _Run(marked, options, store, keys, on_result, RowBook(options.store_root))
+    try:
+        run_.go()
+    except KeyboardInterrupt:
+        report.interrupted = True
+    finally:
+        run_.stop()
+    order = {check.id: i for i, check in enumerate(marked)}
+    report.checks = sorted(run_.results.values(), key=lambda r: order[r.id])
+    with contextlib.suppress(ContractError):
+        receipts.note_last(store, run_.results)
+    if options.update_records:
+        report.notes += _update_records(report.checks, marked)
+    report.limit_problems += _record_problems(marked)
+    report.notes += [
+        f"unreadable store entry counts as absent: {name}" for name in store.unreadable
+    ]
+    report.notes += run_.notes
+    report.problems += _required_problems(report.checks, options.required)
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _required(check: Check, required: Iterable[str]) -> bool:
+    return check.implementation in required or (
+        check.implementation is not None and check.engine in required
+    )
+
+
+def _required_problems(results: list[CheckResult], required: Iterable[str]) -> list[str]:
+    """A required implementation or engine of which no check ran."""
+    problems = []
+    for name in required:
+        mine = [
+            r
+            for r in results
+            if name in (r.implementation, r.engine) and r.implementation is not None
+        ]
+        if mine and all(r.outcome in ("not_run", "not_applicable") for r in mine):
+            problems.append(
+                f"required {name!r}: none of its {len(mine)} checks ran ({mine[0].detail})"
+            )
+    return problems
+
+
+class _Run:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        checks: list[Check],
+        options: RunOptions,
+        store: Store,
+        keys: receipts.Keys,
+        on_result: OnResult,
+        rows: RowBook,
+    ):
+        self.checks, self.options, self.store, self.keys, self.on_result, self.rows = (
+            checks,
+            options,
+            store,
+            keys,
+            on_result,
+            rows,
+        )
+        self.results: dict[str, CheckResult] = {}
+        self.notes: list[str] = []
+        self.processes: list[_JudgeProcess] = []
+        self.halted = False
+
+    def go(self) -> None:
+        todo = self._from_store()
+        if not todo or self.halted:
+            return
+        jobs: queue.SimpleQueue[list[Check]] = queue.SimpleQueue()
+        groups: dict[str, list[Check]] = defaultdict(list)
+        for check in todo:
+            groups[json.dumps(check.spec, sort_keys=True)].append(check)
+        # the most expensive kernels first, so that no long one is left for the end
+        for group in sorted(groups.values(), key=lambda g: -_cost(g)):
+            jobs.put(group)
+        done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        count = max(1, min(self.options.jobs, len(groups)))
+        threads = []
+        for _ in range(count):
+            process = _JudgeProcess(self.options, done)
+            self.processes.append(process)
+            thread = threading.Thread(
+                target=process.work, args=(jobs, self.rows.rows_for), daemon=True
+            )
+            thread.start()
+            threads.append(thread)
+        finished = 0
+        while finished < count:
+            kind, value = done.get()
+            if kind == "thread":
+                finished += 1
+            elif kind == "note":
+                self.notes.append(value)
+            else:
+                self._finish(value["result"], value.get("row"))
+                if self.halted:
+                    return
+
+    def _from_store(self) -> list[Check]:
+        """Take what is done; returns the rest."""
+        todo = []
+        for check in self.checks:
+            record = None
+            if (
+                not self.options.fresh
+                and not self.options.update_records
+                and not self._wanted_again(check)
+            ):
+                record = self.store.get(self.keys.key(check))
+            if not receipts.usable(record):
+                record = None
+            if record is None:
+                todo.append(check)
+                continue
+            with contextlib.suppress(TypeError, ValueError):
+                result = replace(result_of(record), from_receipt=True, required=check.required)
+                self.results[check.id] = result
+                self.on_result(result)
+                continue
+            todo.append(check)
+        if self.options.last_failed:
+            failed = receipts.last_failed(self.store)
+            chosen = [c for c in self.checks if c.id in failed]
+            if chosen:
+                self.results = {}
+                return chosen
+        return todo
+
+    def _wanted_again(self, check: Check) -> bool:
+        return self.options.last_failed
+
+    def _finish(self, raw: dict[str, Any], row: dict[str, Any] | None) -> None:
+        result = result_of(raw)
+        self.results[result.id] = result
+        check = next(c for c in self.checks if c.id == result.id)
+        if row is not None:
+            try:
+                self.rows.add(check.module, row)
+            except ContractError as error:
+                self.notes.append(str(error))
+        receipts.remember(self.store, self.keys.key(check), result)
+        self.on_result(result)
+        if self.options.exitfirst and not result.good:
+            self.halted = True
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+def _cost(group: list[Check]) -> float:
+    spec = group[0].spec
+    contract = registry.get(spec["name"])
+    size = 0.0
+    for shape in contract.shapes:
+        area = 1.0
+        for n in shape.values():
+            area *= n
+        size += area
+    return size * len(contract.profile(spec["profile"]).rounded_points() or (1,)) * len(group)
+
+
+def result_of(raw: Mapping[str, Any]) -> CheckResult:
+    """A check result from its JSON form."""
+    fields = dict(raw)
+    fields["notes"] = tuple(fields.get("notes", ()))
+    return CheckResult(**fields)
+
+
+class _JudgeProcess:
+    """A judge process and the thread that feeds it."""
+
+    def __init__(self, options: RunOptions, done: queue.SimpleQueue[tuple[str, Any]]):
+        self.options, self.done = options, done
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+
+    def _start(self) -> subprocess.Popen[str]:
+        # The checkout's folder must not come first on the path: its kernels/ would hide other people's packages.
+        environment_ = {
+            **os.environ,
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(_framework_path()),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "contract.judge_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment_,
+            start_new_session=True,
+        )
+        settings = {
+            "effort": self.options.effort,
+            "seed": self.options.seed,
+            "timeout": self.options.timeout,
+            "memory": self.options.memory,
+            "device": self.options.device,
+            "suites": dict(self.options.suites),
+        }
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(settings) + "\n")
+        process.stdin.flush()
+        return process
+
+    def work(
+        self, jobs: queue.SimpleQueue[list[Check]], rows_for: Callable[[Check], list[Any]]
+    ) -> None:
+        """Take jobs until none is left."""
+        try:
+            while not self.stopped:
+                try:
+                    group = jobs.get_nowait()
+                except queue.Empty:
+                    return
+                self._judge(group, rows_for(group[0]))
+        finally:
+            self.kill()
+            self.done.put(("thread", None))
+
+    def _judge(self, group: list[Check], rows: list[Any]) -> None:
+        left = {check.id: check for check in group}
+        while left and not self.stopped:
+            if self.process is None or self.process.poll() is not None:
+                self.process = self._start()
+            job = {
+                "kernel": group[0].spec,
+                "checks": [c.as_json() for c in left.values()],
+                "rows": rows,
+            }
+            problem = self._one_job(job, left)
+            if left and problem and not self.stopped:
+                # the check it was at is red; a new process takes the rest
+                first = next(iter(left))
+                self._give(left.pop(first), problem)
+
+    def _one_job(self, job: Mapping[str, Any], left: dict[str, Check]) -> str:
+        process = self.process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+        except OSError:
+            pass
+        for line in process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                return "the judge process wrote a malformed line"
+            if "result" in message:
+                left.pop(message["result"]["id"], None)
+                self.done.put(("result", message))
+            if "done" in message:
+                return str(message.get("error", "")) or (
+                    "the judge left the check out" if left else ""
+                )
+        code = process.wait()
+        return f"the judge process ended ({'signal ' + str(-code) if code < 0 else 'code ' + str(code)}) before the check was finished"
+
+    def _give(self, check: Check, problem: str) -> None:
+        result = CheckResult(
+            id=check.id,
+            kernel=check.kernel,
+            profile=check.profile,
+            outcome="crash",
+            detail=problem,
+            implementation=check.implementation,
+            engine=check.engine,
+            gate=check.gate,
+            control=check.control,
+            required=check.required,
+            reproduce=f"contract run {check.id}",
+        )
+        from dataclasses import asdict
+
+        self.done.put(("result", {"result": asdict(result)}))
+
+    def kill(self) -> None:
+        self.stopped = True
+        process = self.process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, 9)
+            process.wait()
+
+
+def _framework_path() -> list[str]:
+    import contract
+
+    given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    root = str(Path(next(iter(contract.__path__))).parent)
+    # an installed framework is found anyway; a checkout that is not installed needs its root
+    return (
+        given
+        if "site-packages" in root or root in given
+        else [*given, *([root] if _is_path_import(root) else [])]
+    )
+
+
+def _is_path_import(root: str) -> bool:
+    return any(Path(p or ".").resolve() == Path(root) for p in sys.path)
+
+
+def _known(checks: list[Check]) -> dict[Path, set[tuple[str, str, str]]]:
+    """Record folders of the collected suites, with every (kernel, implementation, launch) that is measured."""
+    known: dict[Path, set[tuple[str, str, str]]] = defaultdict(set)
+    for check in collect_checks():
+        if check.gate == "limits" and check.implementation is not None:
+            folder = recordbook.folder_of(check.module)
+            if folder is not None:
+                known[folder].add(
+                    (f"{check.kernel}/{check.profile}", check.implementation, "plain")
+                )
+    return known
+
+
+def _record_problems(checks: list[Check]) -> list[str]:
+    if not any(check.gate == "limits" for check in checks):
+        return []
+    problems = []
+    for folder, known in _known(checks).items():
+        try:
+            problems += recordbook.unused(folder, known)
+        except ContractError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _update_records(results: list[CheckResult], checks: list[Check]) -> list[str]:
+    from contract.case import find
+
+    modules = {c.id: c for c in checks}
+    notes = []
+    for result in results:
+        check = modules[result.id]
+        if result.gate != "limits" or not result.measured or check.implementation is None:
+            continue
+        folder = recordbook.folder_of(check.module)
+        if folder is None:
+            continue
+        kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
+        recordbook.update(
+            folder / f"{kernel.contract.name}.json",
+            kernel,
+            check.implementation,
+            "plain",
+            result.measured,
+        )
+        notes.append(f"recorded {result.id}")
+    for folder, known in _known(checks).items():
+        recordbook.drop_unused(folder, known)
+    return notes

@@ -1,0 +1,163 @@
+"""The fork server of this process, from its judge's side; `contract.worker_child` is the server.
+
+A fork of a process that has torch loaded takes 10 ms, a new one two seconds. multiprocessing's own
+server imports the caller's `__main__` again and shares a resource tracker with it; this one knows
+neither, so it serves a script, `python -c`, pytest and another worker alike.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.errors import ContractError
+from contract.worker_child import THREAD_VARIABLES
+
+# Imports of torch and of a suite take seconds on a busy machine; a short timeout for the calls must
+# not turn them into a red.
+START_SECONDS = 120.0
+_CLOSE_SECONDS = 2.0
+# Read when a library is loaded, so a server started under other values cannot serve.
+_LIBRARY_VARIABLES = re.compile(
+    r"(ATEN|CUDA|DNNL|GOMP|KMP|LD|MKL|OMP|ONEDNN|OPENBLAS|PYTHON|TORCH)"
+)
+
+
+class _Server:
+    """A fork server process and the socket on which it is asked for workers."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+        self.control, theirs = socket.socketpair()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
+            "from contract.worker_child import serve; serve(int(sys.argv[1]))"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, str(theirs.fileno()), json.dumps(search_path())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                # An interrupt from the terminal is the judge's to handle.
+                start_new_session=True,
+                # Threads started before a fork are lost in it, so the libraries start none.
+                env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+            )
+        self.ready = False
+
+    def start(self, descriptors: Sequence[int]) -> None:
+        """Have a worker forked on these descriptors."""
+        if not self.ready:
+            self.control.settimeout(START_SECONDS)
+            if self.control.recv(1) != b"r":
+                raise OSError("it ended before it was ready")
+            self.ready = True
+        socket.send_fds(self.control, [b"w"], descriptors)
+
+    def said(self) -> str:
+        """The last line that the server printed: why it did not start."""
+        self.log.seek(0)
+        lines = self.log.read()[-4096:].decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+    def close(self) -> None:
+        """End the server; the workers go on until the judge closes their own sockets."""
+        self.control.close()
+        self.log.close()
+        try:
+            self.process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Still importing.
+            self.process.kill()
+            self.process.wait()
+
+    def forget(self) -> None:
+        """Close this copy of the socket, in a fork of the judge, whose child the server is not."""
+        self.control.close()
+        self.log.close()
+        self.process.returncode = 0
+
+
+_server: _Server | None = None
+_lock = threading.Lock()
+
+
+def search_path() -> list[str]:
+    """sys.path without entries that depend on the current folder."""
+    return [str(Path(entry).absolute()) for entry in sys.path]
+
+
+def warm_up() -> None:
+    """Start the server without waiting, so that its imports overlap with the caller's own."""
+    with _lock:
+        _current()
+
+
+def start(descriptors: Sequence[int]) -> None:
+    """Have a worker forked on these descriptors: attendant's socket, calls' socket, output pipe.
+
+    Raises:
+        ContractError: the server cannot be started; the message says what it printed.
+    """
+    with _lock:
+        # A server may have been killed since the last call; a second failure is a real one.
+        for attempt in (1, 2):
+            server = _current()
+            try:
+                server.start(descriptors)
+            except OSError as error:
+                said = server.said()
+                close(kill=True)
+                if attempt == 2:
+                    raise ContractError(
+                        f"the fork server of the workers does not start: {said}; try"
+                        f" `{sys.executable} -c 'import contract.worker_child, torch'`"
+                    ) from error
+            else:
+                return
+
+
+def close(*, kill: bool = False) -> None:
+    """End the server, if there is one; the next worker starts another."""
+    global _server
+    if _server is not None:
+        if kill:
+            _server.process.kill()
+        _server.close()
+        _server = None
+
+
+def _current() -> _Server:
+    global _server
+    variables = sorted((k, v) for k, v in os.environ.items() if _LIBRARY_VARIABLES.match(k))
+    key = (sys.executable, tuple(variables))
+    if _server is not None and (_server.key != key or _server.process.poll() is not None):
+        close()
+    if _server is None:
+        _server = _Server(key)
+    return _server
+
+
+def _after_fork() -> None:
+    global _server, _lock
+    _lock = threading.Lock()
+    if _server is not None:
+        _server.forget()
+        _server = None
+
+
+atexit.register(close)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,51 @@
+"""Samplers of typical data and makers of exact rows that several contracts share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def near_one(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Gains as trained models have them: around 1."""
+    return 1.0 + 0.25 * rng.standard_normal(shape)
+
+
+def near_zero(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Gains stored as w of 1 + w, and biases: around 0."""
+    return 0.25 * rng.standard_normal(shape)
+
+
+def logits(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Logits before a soft cap: a third of them beyond the usual cap of 30."""
+    return 30.0 * rng.standard_normal(shape)
+
+
+def full_significands(rng: Any, shape: tuple[int, ...], bits: int = 8) -> Any:
+    """Random signs times odd integers of exactly `bits` bits, so that every significand bit is used."""
+    low = 1 << (bits - 1)
+    odd = low + 2 * rng.integers(0, low // 2, shape) + 1
+    return np.where(rng.random(shape) < 0.5, -odd, odd).astype(np.float64)
+
+
+#: Widths of the models that the catalogue serves: SigLIP 1152, Qwen3-VL and Gemma 2048, Qwen3.5 2560, Gemma 4 3840, 5376.
+WIDTHS = (1152, 2048, 2560, 3840, 5376)
+ROWS = (1, 16, 128, 1028)
+
+
+def model_shapes() -> tuple[dict[str, int], ...]:
+    """Rows 1, 16, 128, 1028 at every width."""
+    return tuple({"rows": rows, "d": d} for d in WIDTHS for rows in ROWS)
+
+
+#: One row, odd tails, one past a block, one element.
+AWKWARD = (
+    {"rows": 3, "d": 1},
+    {"rows": 2, "d": 257},
+    {"rows": 5, "d": 517},
+    {"rows": 17, "d": 1025},
+)
+#: Widths of stress rows: small ones first, where a bound half too small shows.
+STRESS = ({"d": 64}, {"d": 5}, {"d": 257}, {"d": 2}, {"d": 512}, {"d": 8}, {"d": 1024}, {"d": 3})
+EXACT = ({"d": 64}, {"d": 1024, "rows": 16}, {"d": 16}, {"d": 3840, "rows": 6})
