@@ -445,7 +445,9 @@ def budget(
     """
     slack = ulps + 2.0**-20
     with np.errstate(invalid="ignore", over="ignore"):
-        low, high = lo - slack * ulp32(lo), hi + slack * ulp32(hi)
+        # an end moved outward from a power of two must not fall into the binade below, whose ulp is half
+        low = lo - slack * ulp32(lo * (1.0 + 2.0**-40))
+        high = hi + slack * ulp32(hi * (1.0 + 2.0**-40))
         low, high = np.where(np.isfinite(lo), low, lo), np.where(np.isfinite(hi), high, hi)
         # past the fp32 range the last finite step may round to infinity
         big = float.fromhex("0x1.ffffffp127")

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class Judge:
 
     def __init__(self, options: Mapping[str, Any], emit: Any):
         self.options, self.emit = options, emit
+        self.last: tuple[str, Any] = ("", None)
         self.worker = Worker(
             setup="contract.judge_process:worker_setup",
             setup_payload=dict(options["suites"]),

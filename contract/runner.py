@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import receipts, recordbook, registry
+from contract import receipts, recordbook, registry, verify
 from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
@@ -42,35 +42,30 @@ def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report
     start = time.monotonic()
     report = Report(environment=environment(), seed=options.seed, effort=options.effort)
     store = Store(options.store_root)
-    marked = [replace(c, required=_required(c, options.required)) for c in checks]
     keys = receipts.Keys(options)
-    run_ = _Run(marked, options, store, keys, on_result, RowBook(options.store_root))
+    run_ = _Run(checks, options, store, keys, on_result, RowBook(options.store_root))
     try:
         run_.go()
     except KeyboardInterrupt:
         report.interrupted = True
     finally:
         run_.stop()
-    order = {check.id: i for i, check in enumerate(marked)}
+    order = {check.id: i for i, check in enumerate(checks)}
     report.checks = sorted(run_.results.values(), key=lambda r: order[r.id])
     with contextlib.suppress(ContractError):
         receipts.note_last(store, run_.results)
     if options.update_records:
-        report.notes += _update_records(report.checks, marked)
-    report.limit_problems += _record_problems(marked)
+        report.notes += _update_records(report.checks, checks)
+    report.limit_problems += _record_problems(checks)
     report.notes += [
         f"unreadable store entry counts as absent: {name}" for name in store.unreadable
     ]
     report.notes += run_.notes
     report.problems += _required_problems(report.checks, options.required)
+    with contextlib.suppress(ContractError):
+        verify.note_verified(store, checks, report.checks)
     report.seconds = time.monotonic() - start
     return report
-
-
-def _required(check: Check, required: Iterable[str]) -> bool:
-    return check.implementation in required or (
-        check.implementation is not None and check.engine in required
-    )
 
 
 def _required_problems(results: list[CheckResult], required: Iterable[str]) -> list[str]:
@@ -165,7 +160,7 @@ class _Run:
                 todo.append(check)
                 continue
             with contextlib.suppress(TypeError, ValueError):
-                result = replace(result_of(record), from_receipt=True, required=check.required)
+                result = replace(result_of(record), from_receipt=True)
                 self.results[check.id] = result
                 self.on_result(result)
                 continue
@@ -219,6 +214,30 @@ def result_of(raw: Mapping[str, Any]) -> CheckResult:
     return CheckResult(**fields)
 
 
+class Session:
+    """One judge process that judges checks one at a time (the pytest plugin's items)."""
+
+    def __init__(self, options: RunOptions):
+        self.options, self.store, self.keys = options, Store(options.store_root), receipts.Keys(options)
+        self.done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.process = _JudgeProcess(options, self.done)
+        self.rows = RowBook(options.store_root)
+
+    def run_one(self, check: Check) -> CheckResult:
+        """The check's result, from the store where it is done."""
+        run_ = _Run([check], self.options, self.store, self.keys, lambda _: None, self.rows)
+        if run_._from_store():
+            self.process.judge([check], self.rows.rows_for(check))
+            while check.id not in run_.results:
+                kind, value = self.done.get()
+                if kind == "result":
+                    run_._finish(value["result"], value.get("row"))
+        return run_.results[check.id]
+
+    def close(self) -> None:
+        self.process.kill()
+
+
 class _JudgeProcess:
     """A judge process and the thread that feeds it."""
 
@@ -268,12 +287,12 @@ class _JudgeProcess:
                     group = jobs.get_nowait()
                 except queue.Empty:
                     return
-                self._judge(group, rows_for(group[0]))
+                self.judge(group, rows_for(group[0]))
         finally:
             self.kill()
             self.done.put(("thread", None))
 
-    def _judge(self, group: list[Check], rows: list[Any]) -> None:
+    def judge(self, group: list[Check], rows: list[Any]) -> None:
         left = {check.id: check for check in group}
         while left and not self.stopped:
             if self.process is None or self.process.poll() is not None:
@@ -291,7 +310,9 @@ class _JudgeProcess:
 
     def _one_job(self, job: Mapping[str, Any], left: dict[str, Check]) -> str:
         process = self.process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()

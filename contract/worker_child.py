@@ -120,7 +120,7 @@ def _await(pid: int, guard: socket.socket) -> int:
             os.kill(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
             break
-    # What shares its group, before any of it can be adopted and listed one by one.
+    # Its group in one step; what detached itself is then found one by one.
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     return status

@@ -144,7 +144,7 @@ def _current() -> _Server:
     global _server
     variables = sorted((k, v) for k, v in os.environ.items() if _LIBRARY_VARIABLES.match(k))
     key = (sys.executable, tuple(variables))
-    if _server is not None and (_server.key != key or _server.process.poll() is not None):
+    if _server is not None and _server.key != key:
         close()
     if _server is None:
         _server = _Server(key)

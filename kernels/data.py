@@ -49,3 +49,24 @@ AWKWARD = (
 #: Widths of stress rows: small ones first, where a bound half too small shows.
 STRESS = ({"d": 64}, {"d": 5}, {"d": 257}, {"d": 2}, {"d": 512}, {"d": 8}, {"d": 1024}, {"d": 3})
 EXACT = ({"d": 64}, {"d": 1024, "rows": 16}, {"d": 16}, {"d": 3840, "rows": 6})
+
+
+def activations(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Inputs of an activation: wide enough that both tails are seen."""
+    return 2.0 * rng.standard_normal(shape)
+
+
+def zero_sums(rng: Any, shape: tuple[int, ...], bits: int = 8) -> Any:
+    """Rows of full significands that sum to exactly 0: each value's opposite is in the row (an odd one is 0)."""
+    rows, d = shape
+    half = full_significands(rng, (rows, d // 2), bits)
+    return rng.permuted(np.concatenate([half, -half, np.zeros((rows, d % 2))], -1), axis=-1)
+
+
+def keep_columns(rng: Any, x: Any, count: int) -> Any:
+    """Rows with `count` of their values, zeros of the same sign elsewhere: sums of squares stay within 24 bits."""
+    rows, d = x.shape
+    if d <= count:
+        return x
+    keep = np.argsort(rng.random((rows, d)), axis=-1) < count
+    return np.where(keep, x, np.copysign(0.0, x))

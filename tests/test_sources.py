@@ -129,9 +129,13 @@ def test_what_is_absent_is_said(tree: Tree) -> None:
         {
             "suite/__init__.py": "",
             "suite/a.py": "import suite.gone\nimport elsewhere",
+            "suite/b.py": "import suite.deep.gone",
+            "suite/deep/__init__.py": "",
             "ns/x.py": "",
         }
     )
+    # The package of what is absent runs before that is noticed.
+    assert "suite.deep" in closure(["suite.b"], ["suite"])
     found = closure(["suite.a", "suite.never", "ns.x"], ["suite", "ns"])
     assert found["suite.gone"] == found["suite.never"] == "absent"
     # A package without __init__ has no source of its own.
@@ -192,6 +196,18 @@ def test_an_editable_distribution_is_marked(
     assert distribution_hash("mine") == sha("mine.py,sha256=x,1\n")
     (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
     assert distribution_hash("mine").startswith("editable:")
+
+
+def test_installed_suites_beside_the_framework_are_no_part_of_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree({"contract/sources.py": "", "contract/kernels/a.py": "", "contract/gates/b.py": ""})
+    monkeypatch.setattr(sources, "__file__", str(root / "contract" / "sources.py"))
+    before = framework_hash.__wrapped__()
+    tree({"contract/kernels/a.py": "changed"})
+    assert framework_hash.__wrapped__() == before
+    tree({"contract/gates/b.py": "changed"})
+    assert framework_hash.__wrapped__() != before
 
 
 def test_the_framework_is_hashed_without_its_suites(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,15 @@ import pytest
 
 from contract import worker_process, worker_server
 from contract.errors import ContractError
-from contract.shared_arrays import Malformed, SharedArrays, open_shared, read_frame, read_specs
+from contract.shared_arrays import (
+    Malformed,
+    SharedArrays,
+    open_shared,
+    pack_frame,
+    plain,
+    read_frame,
+    read_specs,
+)
 from contract.worker import Reply, Worker
 
 FAULTS = str(Path(__file__).parent / "faults")
@@ -84,6 +92,7 @@ def test_payload_and_arrays_come_back(worker: Worker) -> None:
     [
         ("segfault", "crash", "killed by signal 11 (SIGSEGV) at faulty.py:"),
         ("abort", "crash", "killed by signal 6 (SIGABRT) at faulty.py:"),
+        ("bad_alloc", "out_of_memory", "killed by signal 6 (SIGABRT) at faulty.py:"),
         ("illegal_free", "crash", "killed by signal "),
         ("exit_0", "crash", "exited with code 0 before it answered"),
         ("exit_3", "crash", "exited with code 3"),
@@ -92,6 +101,7 @@ def test_payload_and_arrays_come_back(worker: Worker) -> None:
         ("kill_self", "crash", "killed by signal 9 (SIGKILL)"),
         ("terminate_self", "crash", "killed by signal 15 (SIGTERM)"),
         ("kill_parent", "crash", "killed its supervisor, and was killed with it"),
+        ("kill_parent_and_leave_a_child", "crash", "killed its supervisor, and was killed with it"),
         ("kill_parent_group", "crash", "killed its supervisor, and was killed with it"),
         ("numpy_memory", "out_of_memory", "MemoryError: Unable to allocate"),
         ("bytes_memory", "out_of_memory", "MemoryError"),
@@ -107,6 +117,7 @@ def test_payload_and_arrays_come_back(worker: Worker) -> None:
         ("close_all_and_return", "crash", ""),
         ("garbage", "crash", "worker sent a malformed reply"),
         ("forged_header", "crash", "worker sent a malformed reply"),
+        ("forged_answer", "crash", "worker sent a malformed reply"),
         ("forged_size", "crash", "worker sent a malformed reply"),
         ("returns_none", "exception", "TypeError: faulty:fault returned a NoneType; return ("),
         ("returns_list", "exception", "TypeError: faulty:fault returned a list; return ("),
@@ -115,6 +126,7 @@ def test_payload_and_arrays_come_back(worker: Worker) -> None:
         ("returns_objects", "exception", "TypeError: array 'x' has dtype object; use one of"),
         ("returns_tensor", "exception", "TypeError: array 'x' is a Tensor, not a numpy array"),
         ("returns_huge", "out_of_memory", "MemoryError: Unable to allocate"),
+        ("returns_more_than_it_holds", "exception", "ValueError: faulty:fault returned 1610612736"),
         ("unimportable_result", "exception", "OSError: no items"),
         ("fork_returns_twice", "ok", ""),
     ],
@@ -217,6 +229,19 @@ def test_a_setup_that_fails_is_a_crash_of_each_call(setup: str, detail: str) -> 
             assert (reply.outcome, reply.detail[: len(detail)]) == ("crash", detail)
 
 
+def test_a_setup_may_take_longer_than_a_call() -> None:
+    seconds = {"seconds": 2 * SHORT}
+    with Worker(setup="faulty:slow_setup", setup_payload=seconds, sys_path=[FAULTS]) as worker:
+        assert worker.call("faulty:echo", {}, {}, timeout=SHORT).outcome == "ok"
+
+
+def test_a_setup_that_failed_is_tried_again(tmp_path: Path) -> None:
+    file = {"file": str(tmp_path / "tried")}
+    with Worker(setup="faulty:setup_fails_once", setup_payload=file, sys_path=[FAULTS]) as worker:
+        assert "OSError: the device was busy" in worker.call("faulty:echo", {}, {}).detail
+        assert worker.call("faulty:echo", {}, {}).outcome == "ok"
+
+
 def test_a_setup_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contract.worker.START_SECONDS", SHORT)
     with Worker(setup="faulty:hanging_setup", timeout=SHORT, sys_path=[FAULTS]) as worker:
@@ -244,7 +269,33 @@ def test_shared_arrays_are_copied_on_write(worker: Worker, tmp_path: Path) -> No
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
     with SharedArrays({}, tmp_path) as nothing:
-        assert worker.call("faulty:echo", {}, nothing).arrays == {}
+        reply = worker.call("faulty:echo", {}, nothing)
+        assert (reply.outcome, reply.arrays) == ("ok", {})
+
+
+def test_bytes_travel_in_native_order() -> None:
+    # "=" would be the other order on a machine of the other kind.
+    expected = np.array([1, 2], "=u4").tobytes()
+    frame = b"".join(pack_frame({}, {"x": plain("x", np.array([1, 2], ">u4"))}))
+    assert frame.endswith(b"]}" + expected)
+
+
+def test_a_copy_of_the_worker_does_not_answer(worker: Worker) -> None:
+    pid = worker.call("faulty:pid", {}, {}).payload["pid"]
+    assert run(worker, "fork_returns_twice").payload["pid"] == pid
+    assert worker.call("faulty:pid", {}, {}).payload["pid"] == pid
+
+
+def test_of_what_is_printed_only_the_end_is_kept() -> None:
+    child = object.__new__(worker_process.Child)
+    child.output, write = os.pipe()
+    os.set_blocking(child.output, False)
+    child.printed = bytearray()
+    os.write(write, b"x" * 60_000)
+    child.drain(1 << 20)
+    assert len(child.printed) == 32 << 10
+    os.close(child.output)
+    os.close(write)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +326,7 @@ def test_a_description_of_anything_else_is_refused(specs: Any) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"XXXX\x02\0\0\0{}",
+        b'XXXX\x0e\0\0\0{"arrays": []}',
         b"KCF1\xff\xff\xff\xff",
         b"KCF1\x02\0\0\0[]",
         b"KCF1\x02\0\0\0{]",
@@ -335,7 +386,8 @@ JUDGE = """
 """
 
 
-def test_killing_the_judge_leaves_no_process(tmp_path: Path, no_torch: str) -> None:
+@pytest.mark.parametrize("first", ["judge", "attendant"])
+def test_killing_the_judge_leaves_no_process(tmp_path: Path, no_torch: str, first: str) -> None:
     file = tmp_path / "pids"
     # As a script: the worker must not import it again.
     script = tmp_path / "judge.py"
@@ -355,9 +407,18 @@ def test_killing_the_judge_leaves_no_process(tmp_path: Path, no_torch: str) -> N
         descendants = _descendants(judge.pid)
         # Server, attendant, worker and the grandchild that did not detach itself, at the least.
         assert len(descendants) >= 4
+        if first == "attendant":
+            # Nobody is left to kill the worker but the system, and none to find what it detached.
+            parent = Path(f"/proc/{pids[2]}/stat").read_text().rpartition(")")[2].split()[1]
+            judge.send_signal(signal.SIGSTOP)
+            os.kill(int(parent), signal.SIGKILL)
+            assert all_end(pids[2:])
     finally:
         judge.kill()
         judge.wait()
+        if first == "attendant":
+            for pid in pids[:2]:
+                os.kill(pid, signal.SIGKILL)
     assert all_end([*pids, *descendants])
 
 
@@ -376,6 +437,8 @@ def test_a_kernel_that_kills_its_parent_leaves_other_workers_alone(worker: Worke
     with Worker(timeout=PATIENT, sys_path=[FAULTS]) as other:
         pid = other.call("faulty:state", {}, {}).payload["pid"]
         assert run(worker, "kill_parent_group").outcome == "crash"
+        # A death by way of its supervisor would take a moment.
+        time.sleep(0.2)
         assert other.call("faulty:state", {}, {}).payload["pid"] == pid
 
 
@@ -386,9 +449,11 @@ def test_a_fork_of_the_judge_has_workers_of_its_own(no_torch: str) -> None:
     if child == 0:
         code = 1
         try:
+            alone = worker_server._server is None
             mine = worker.call("faulty:pid", {}, {})
             worker.close()
-            code = 0 if mine.outcome == "ok" and mine.payload["pid"] != pid else 2
+            # Taken before the call: the parent's server is not this process's.
+            code = 0 if alone and mine.outcome == "ok" and mine.payload["pid"] != pid else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -422,15 +487,22 @@ def test_the_command_line_needs_no_guard(tmp_path: Path, no_torch: str) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("{'n': 1}\n", "", 0)
 
 
-def test_a_server_that_was_killed_is_replaced(no_torch: str) -> None:
+@pytest.mark.parametrize("when", ["before the order", "after the order"])
+def test_a_server_that_was_killed_is_replaced(no_torch: str, when: str) -> None:
     with Worker(sys_path=[FAULTS]) as worker:
         assert worker.call("faulty:echo", {"n": 1}, {}).outcome == "ok"
         worker.close()
         server = worker_server._server
         assert server is not None
-        # Stopped, it takes the order and never carries it out: the later of the two races.
-        server.process.send_signal(signal.SIGSTOP)
-        threading.Timer(0.2, server.process.kill).start()
+        # An interrupt from the terminal must not reach it.
+        assert os.getsid(server.process.pid) == server.process.pid
+        if when == "before the order":
+            server.process.kill()
+            server.process.wait()
+        else:
+            # Stopped, it takes the order and never carries it out.
+            server.process.send_signal(signal.SIGSTOP)
+            threading.Timer(0.2, server.process.kill).start()
         assert worker.call("faulty:echo", {"n": 2}, {}).payload == {"n": 2}
         assert worker_server._server is not server
 
@@ -485,6 +557,7 @@ def test_an_interrupt_of_the_judge_ends_the_call(worker: Worker) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    worker.call("faulty:echo", {}, {})
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, SHORT)
     try:

@@ -64,6 +64,17 @@ def bad_setup(payload: dict[str, Any]) -> None:
     raise ImportError("no module mine")
 
 
+def slow_setup(payload: dict[str, Any]) -> None:
+    time.sleep(payload["seconds"])
+
+
+def setup_fails_once(payload: dict[str, Any]) -> None:
+    file = Path(payload["file"])
+    if not file.exists():
+        file.touch()
+        raise OSError("the device was busy")
+
+
 def dying_setup(payload: dict[str, Any]) -> None:
     os._exit(5)
 
@@ -77,6 +88,12 @@ def segfault() -> None:
 
 
 def abort() -> None:
+    os.abort()
+
+
+def bad_alloc() -> None:
+    # What the C++ runtime prints before it aborts.
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
     os.abort()
 
 
@@ -112,6 +129,13 @@ def terminate_self() -> None:
 def kill_parent() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def kill_parent_and_leave_a_child() -> None:
+    # The child keeps the worker's end of every socket open.
+    if os.fork() == 0:
+        time.sleep(600)
+    kill_parent()
 
 
 def kill_parent_group() -> None:
@@ -151,18 +175,19 @@ def printing_loop() -> None:
         os.write(1, b"again and again\n" * 100)
 
 
+# Each twice the limit of the test's worker, and less than any machine has.
 def numpy_memory() -> None:
-    np.ones(1 << 33)
+    np.empty(1 << 28)
 
 
 def bytes_memory() -> None:
-    bytearray(1 << 40)
+    bytearray(1 << 31)
 
 
 def torch_memory() -> None:
     import torch
 
-    torch.empty(1 << 40, dtype=torch.uint8)
+    torch.empty(1 << 31, dtype=torch.uint8)
 
 
 def list_memory() -> None:
@@ -235,6 +260,13 @@ def forged_size() -> None:
     time.sleep(60)
 
 
+def forged_answer() -> None:
+    text = b'{"kind": "reply", "number": 0, "outcome": "ok", "payload": {}, "detail": "", "arrays": []}'
+    for item in _sockets():
+        item.sendall(b"KCF1" + len(text).to_bytes(4, "little") + text)
+    time.sleep(60)
+
+
 def half_a_frame() -> None:
     for item in _sockets():
         item.sendall(b"KCF1\x40")
@@ -274,9 +306,17 @@ def returns_huge() -> object:
     return {}, {"x": np.broadcast_to(np.zeros(1), (1 << 40,))}
 
 
+def returns_more_than_it_holds() -> object:
+    # One array under three names: 1.5 GiB to send, half a GiB in memory, and that never touched.
+    one = np.zeros(1 << 29, np.uint8)
+    return {}, {"x": one, "y": one, "z": one}
+
+
 def fork_returns_twice() -> Result:
-    os.fork()
-    return {}, {}
+    # The copy returns first, and must end without an answer.
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+    return {"pid": os.getpid()}, {}
 
 
 def unimportable_result() -> object:
@@ -313,7 +353,7 @@ def break_state(payload: dict[str, Any], arrays: dict[str, Array]) -> Result:
     """Leave the process in disorder: folder, standard streams, descriptors 1 and 2."""
     os.chdir("/")
     sys.stdout.close()
-    sys.stderr = None  # type: ignore[assignment]
+    sys.stderr = None
     os.close(1)
     os.close(2)
     return {}, {}
@@ -355,6 +395,7 @@ def nested(payload: dict[str, Any], arrays: dict[str, Array]) -> Result:
     """A worker inside a worker."""
     from contract.worker import Worker
 
-    with Worker(timeout=20.0) as worker:
+    # More memory than the outer worker may have: the outer limit holds.
+    with Worker(timeout=20.0, memory=64 << 30) as worker:
         reply = worker.call("faulty:echo", {"n": 1}, arrays)
     return {"outcome": reply.outcome, "detail": reply.detail, **reply.payload}, reply.arrays

@@ -1,0 +1,199 @@
+"""For tests that exist already: is this output one that the contract allows?
+
+    contract.assert_allowed("rms_norm", out, x=x, weight=w, eps=1e-6, profile="two_step")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract import formats
+from contract.case import Case, Kernel, find, scalars_of, shape_from, take_rows
+from contract.declare import Operand
+from contract.engines.placement import TORCH_TYPES, to_bits
+from contract.errors import CaseError, NotAllowed
+from contract.interval import Array
+from contract.judge import Failure
+from contract.ranges import OutputRange, case_range, option_sets
+from contract.verify import load_suites
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a contract allows for one output.
+
+    Attributes:
+        lower, upper: ends as float64.
+        nan: 0 no NaN, 1 may be NaN, 2 must be NaN.
+    """
+
+    lower: Array
+    upper: Array
+    nan: Array
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What assert_allowed compared."""
+
+    compared: int
+    one_value_share: float
+
+
+def assert_allowed(kernel: str, out: Any, *, profile: str | None = None, rows: int | None = None, seed: int = 0,
+                   **operands: Any) -> Judged:
+    """Raise NotAllowed unless every output bit is one that the contract allows.
+
+    Args:
+        kernel: contract name.
+        out: the output tensor; a tuple in the contract's order, or {output: tensor}, where there are several.
+        profile: the contract's first where absent.
+        rows: judge this many rows (first, last and random ones by `seed`) instead of all.
+        **operands: inputs and scalars by name, as the contract declares them, and enumerated parameters. Tensors of any
+            device; they are judged on the CPU in chunks.
+
+    Returns:
+        How many outputs were compared, and the share of them that has one allowed value.
+
+    Raises:
+        NotAllowed: names the first refused element, its bits, the allowed bits, and the dropped rounding point that
+            reproduces all observed bits, if a single one does.
+        CaseError: operands that do not fit the contract, or nothing to compare.
+    """
+    target, case = _case(kernel, profile, operands)
+    outputs = _outputs(target, case, out)
+    if rows is not None:
+        case, outputs = _sample(target, case, outputs, rows, seed)
+    compared = sum(int(bits.size) for bits in outputs.values())
+    if not compared:
+        raise CaseError(f"{target.id}: the outputs are empty; nothing was compared")
+    best: tuple[int, dict[str, OutputRange], Mapping[str, Any]] | None = None
+    for options in option_sets(target):
+        ranges = case_range(target, case, options)
+        refused = sum(int(out_range.refused(outputs[name]).sum()) for name, out_range in ranges.items())
+        if not refused:
+            single = sum(int(out_range.one_value().sum()) for out_range in ranges.values())
+            return Judged(compared, single / compared)
+        if best is None or refused < best[0]:
+            best = (refused, ranges, options)
+    assert best is not None
+    raise NotAllowed(_message(target, case, outputs, *best))
+
+
+def allowed(kernel: str, *, profile: str | None = None, **operands: Any) -> Any:
+    """The range itself, for plots and debugging: an Allowed, or {output: Allowed} where there are several outputs.
+
+    Takes the operands of assert_allowed. Of options with listed alternatives the first is read.
+    """
+    target, case = _case(kernel, profile, operands)
+    found = {name: _view(out) for name, out in case_range(target, case).items()}
+    return next(iter(found.values())) if len(found) == 1 else found
+
+
+def _view(out: OutputRange) -> Allowed:
+    def values(codes: Array) -> Array:
+        wide = codes.astype(np.int64)
+        return formats.decode(formats.from_ordered(wide, out.fmt), out.fmt) if out.fmt.kind == "float" else wide.astype(np.float64)
+
+    nan = np.zeros(out.lo.shape, np.uint8) if out.nan is None else out.nan
+    return Allowed(values(out.lo), values(out.hi), nan)
+
+
+def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tuple[Kernel, Case]:
+    """The kernel and case that a call describes."""
+    load_suites()
+    target = find(kernel, profile, _parameters(kernel, operands))
+    given = dict(operands)
+    for name in target.parameters:
+        given.pop(name, None)
+    bits: dict[str, Array] = {}
+    scalars: dict[str, float] = {}
+    for scalar in target.contract.scalars:
+        if scalar.name in given:
+            scalars[scalar.name] = float(given.pop(scalar.name))
+        else:
+            raise CaseError(f"{target.id}: give the scalar {scalar.name}= that the kernel was called with")
+    for operand in target.inputs():
+        if operand.name not in given:
+            raise CaseError(f"{target.id}: give {operand.name}=, an operand of {', '.join(o.name for o in target.inputs())}")
+        bits[operand.name] = _bits(target, operand, given.pop(operand.name))
+    if given:
+        known = [o.name for o in target.inputs()] + [s.name for s in target.contract.scalars] + list(target.contract.parameters)
+        raise CaseError(f"{target.id}: no operand {', '.join(given)}; it has {', '.join(known)}")
+    shape = shape_from(target, {name: x.shape for name, x in bits.items()})
+    return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
+
+
+def _parameters(kernel: str, operands: Mapping[str, Any]) -> dict[str, str]:
+    from contract import registry
+
+    return {name: str(operands[name]) for name in registry.get(kernel).parameters if name in operands}
+
+
+def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
+    """Storage bits of a tensor, whose dtype must be that of the operand's format."""
+    fmt = kernel.format(operand)
+    name = TORCH_TYPES[fmt.name]
+    dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+    if dtype != name:
+        raise CaseError(f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name};"
+                        f" profiles are {', '.join(p.name for p in kernel.contract.profiles)}")
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).view(fmt.storage)
+    return to_bits(value, fmt)
+
+
+def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
+    names = [o.name for o in kernel.outputs()]
+    if isinstance(out, Mapping):
+        found = dict(out)
+    elif isinstance(out, (tuple, list)):
+        found = dict(zip(names, out, strict=False))
+    else:
+        found = {names[0]: out}
+    if set(found) != set(names):
+        raise CaseError(f"{kernel.id}: outputs are {', '.join(names)}; got {', '.join(map(str, found)) or 'none'}")
+    bits = {}
+    for operand in kernel.outputs():
+        bits[operand.name] = _bits(kernel, operand, found[operand.name])
+        want = tuple(case.shape.get(d, -1) for d in operand.dims)
+        if bits[operand.name].shape != want:
+            raise NotAllowed(f"{kernel.id}: output {operand.name} has shape {bits[operand.name].shape}, the contract needs {want}")
+    return bits
+
+
+def _sample(kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, seed: int) -> tuple[Case, dict[str, Array]]:
+    total = case.rows(kernel)
+    if kernel.contract.shares or rows >= total:
+        return case, outputs
+    if rows < 1:
+        raise CaseError(f"{kernel.id}: rows={rows}; judge at least one row")
+    inner = np.random.default_rng(seed).permutation(np.arange(1, total - 1))[: max(0, rows - 2)]
+    chosen = np.unique(np.concatenate([[0, total - 1][:rows], inner])).astype(np.int64)
+    kept = {}
+    for operand in kernel.outputs():
+        axis = kernel.row_axis(operand)
+        kept[operand.name] = outputs[operand.name] if axis is None else np.take(outputs[operand.name], chosen, axis)
+    return take_rows(kernel, case, chosen), kept
+
+
+def _message(kernel: Kernel, case: Case, outputs: Mapping[str, Array], refused: int, ranges: Mapping[str, OutputRange],
+             options: Mapping[str, Any]) -> str:
+    from contract.diagnose import element_lines, single_cause
+
+    masks = {name: out.refused(outputs[name]) for name, out in ranges.items()}
+    total = sum(out.size for out in ranges.values())
+    lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
+    lines += element_lines(kernel, case, outputs, ranges, masks)
+    cause = single_cause(kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks)
+    return "\n".join([*lines, cause] if cause else lines)
+
+
+def _plain() -> Any:
+    from contract.declare import Launch
+
+    return Launch("plain")

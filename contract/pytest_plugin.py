@@ -1,0 +1,177 @@
+"""The pytest plugin: does nothing until asked.
+
+`pytest --contract` (or `pytest = true` in [tool.contract]) collects the checks of `contract run` as items with the same
+ids and outcomes; the fixture `contract_check` is contract.assert_allowed with rows and seed from the options. Nothing
+here imports numpy, torch or the registry before it is needed: this module is loaded in every pytest run of the
+environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from contract.checks import Check
+    from contract.results import CheckResult
+
+RESULT = "contract_result"
+COMPARED = "contract_compared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("contract", "kernel contracts")
+    group.addoption("--contract", action="store_true", help="collect the checks of `contract run` as tests")
+    group.addoption("--contract-effort", choices=("quick", "default", "nightly"), help="effort of the checks")
+    group.addoption("--contract-seed", type=int, help="seed of drawn rows")
+    group.addoption("--contract-rows", type=int, help="rows that contract_check judges of each output (all)")
+    group.addoption("--contract-fresh", action="store_true", help="ignore finished checks of the store")
+
+
+def _asked(config: pytest.Config) -> bool:
+    if config.getoption("--contract"):
+        return True
+    from contract.config import read_config
+    from contract.errors import ContractError
+
+    try:
+        return read_config(config.rootpath).pytest
+    except ContractError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the checks, in the fixed order of `contract run`."""
+    if not _asked(config):
+        return
+    from contract import runner, suites
+    from contract.config import RunOptions, read_config
+    from contract.errors import ContractError
+
+    try:
+        settings = read_config(config.rootpath)
+        loaded = suites.load(settings)
+        checks = runner.collect(settings)
+    except ContractError as error:
+        raise pytest.UsageError(" ".join(str(error).split())) from None
+    seed = config.getoption("--contract-seed")
+    options = RunOptions(
+        effort=config.getoption("--contract-effort") or settings.effort,
+        seed=settings.seed if seed is None else seed,
+        fresh=config.getoption("--contract-fresh"),
+        timeout=settings.timeout,
+        jobs=1,
+        required=settings.require,
+        store_root=settings.store_root,
+        suites=loaded.payload(),
+    )
+    judge = Judge(options)
+    config.add_cleanup(judge.close)
+    for check in checks:
+        items.append(ContractItem.from_parent(session, name=check.id, nodeid=check.id, check=check, judge=judge))
+
+
+class Judge:
+    """The judge process of this pytest process, started by the first item that runs."""
+
+    def __init__(self, options: Any) -> None:
+        self.options, self.session = options, None
+
+    def run(self, check: Check) -> CheckResult:
+        if self.session is None:
+            from contract.runner import Session
+
+            self.session = Session(self.options)
+        return self.session.run_one(check)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+
+class Red(Exception):
+    """A check that is not good."""
+
+
+class ContractItem(pytest.Item):
+    """One check."""
+
+    def __init__(self, *, check: Check, judge: Judge, **more: Any) -> None:
+        super().__init__(**more)
+        self.check, self.judge = check, judge
+        self.extra_keyword_matches.update(check.keywords)
+
+    def runtest(self) -> None:
+        result = self.judge.run(self.check)
+        fields = {"id": result.id, "outcome": result.outcome, "outputs_compared": result.outputs_compared}
+        self.user_properties.append((RESULT, json.dumps(fields)))
+        required = self.check.implementation in self.judge.options.required
+        if result.outcome == "not_run" and not (required and "not installed" in result.detail):
+            pytest.skip(f"not run: {result.detail}")
+        if result.outcome == "not_applicable":
+            pytest.skip(f"not applicable: {result.detail}")
+        if not result.good or result.outcome == "not_run":
+            raise Red(f"{result.id}: {result.outcome}\n{result.detail}\nreproduce: {result.reproduce}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The message without a traceback: it would show the judge, not the kernel."""
+        if isinstance(excinfo.value, Red):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return self.config.rootpath, None, self.check.id
+
+
+@pytest.fixture
+def contract_check(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """contract.assert_allowed, with rows and seed from the options; its counts go into the report."""
+    from contract.api import assert_allowed
+
+    compared = 0
+
+    def check(kernel: str, out: Any, **operands: Any) -> Any:
+        nonlocal compared
+        rows, seed = request.config.getoption("--contract-rows"), request.config.getoption("--contract-seed")
+        operands.setdefault("rows", rows)
+        operands.setdefault("seed", seed or 0)
+        judged = assert_allowed(kernel, out, **operands)
+        compared += judged.compared
+        return judged
+
+    yield check
+    request.node.user_properties.append((COMPARED, str(compared)))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """One line of counts; under xdist on the controller only, from the reports that the workers sent."""
+    if hasattr(config, "workerinput"):
+        return
+    outcomes: dict[str, int] = {}
+    compared = checked = 0
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if getattr(report, "when", "call") not in ("call", "teardown"):
+                    continue
+                if name == RESULT and report.when == "call":
+                    fields = json.loads(value)
+                    outcomes[fields["outcome"]] = outcomes.get(fields["outcome"], 0) + 1
+                    compared += fields["outputs_compared"]
+                elif name == COMPARED and report.when == "teardown":
+                    checked += int(value)
+    if outcomes:
+        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(outcomes.items()))
+        terminalreporter.write_line(f"contract: {sum(outcomes.values())} checks: {said}; {compared:,} outputs compared")
+    if checked:
+        terminalreporter.write_line(f"contract_check: {checked:,} outputs compared")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not config.getoption("--contract"):
+        return None
+    return f"contract: effort {config.getoption('--contract-effort') or 'of the project'}"

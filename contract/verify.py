@@ -1,0 +1,139 @@
+"""Verified kernels: the only way in which simulator and pipelines obtain an implementation.
+
+A verification is one file of the store per (kernel, implementation, environment). It holds the hash of all sources
+that the verdict depends on. `contract run` writes it when the reference and every gate are green.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from contract import registry
+from contract.case import Kernel, find
+from contract.declare import Implementation, served
+from contract.environment import environment_key
+from contract.errors import NotVerified
+from contract.results import CheckResult
+from contract.store import Store, digest
+
+NEEDED = ("shapes", "stress", "exact", "invariance", "bounds")
+
+
+def verified(kernel: str, *, profile: str | None = None, impl: str = "torch", **parameters: str) -> Callable[..., Any]:
+    """The implementation to call, with its profile and enumerated parameters bound.
+
+    Trusts a verification whose source hashes and environment match. Where this environment has none, the quick gates
+    run once, here and now, with progress on stderr.
+
+    Args:
+        kernel: contract name.
+        profile: the contract's first where absent.
+        impl: implementation name.
+        **parameters: enumerated parameters, as gain="1+w".
+
+    Raises:
+        NotVerified: the sources changed since they were verified, or a gate is red; names the command that verifies.
+        DeclarationError: no such contract, profile, parameter or implementation.
+    """
+    load_suites()
+    target = find(kernel, profile, parameters)
+    item = implementation_of(target, impl)
+    store = Store(store_root())
+    known = store.get(_key(target, item))
+    command = f"contract run {target.id} --impl {item.name}"
+    if known is None:
+        _verify_now(target, item, command)
+        known = store.get(_key(target, item))
+    if known is None:
+        raise NotVerified(f"{target.id}/{item.name}: its verification could not be stored; run `{command}`")
+    if known.get("sources") != source_hash(target, item):
+        raise NotVerified(f"{target.id}/{item.name}: the sources changed since it was verified; run `{command}`")
+    return bound(target, item)
+
+
+def bound(kernel: Kernel, item: Implementation) -> Callable[..., Any]:
+    """The callable with what its signature names of profile and parameters bound."""
+    from contract.engines.host import arguments_of
+
+    extra = arguments_of(item.call, kernel)
+    return functools.partial(item.call, **extra) if extra else item.call
+
+
+def implementation_of(kernel: Kernel, name: str) -> Implementation:
+    """The implementation of that name for a kernel, or NotVerified that lists those there are."""
+    found = [i for i in registry.implementations(kernel.contract.name)
+             if i.profile == kernel.profile.name and served(i.parameters, kernel.parameters)]  # fmt: skip
+    for item in found:
+        if item.name == name:
+            return item
+    raise NotVerified(f"{kernel.id}: no implementation {name!r}; there are {', '.join(i.name for i in found) or 'none'}")
+
+
+def load_suites() -> None:
+    """Load the suites of the working folder's project once."""
+    from contract import suites
+    from contract.config import read_config
+
+    if not registry.contracts():
+        suites.load(read_config())
+
+
+def store_root() -> Path:
+    from contract.config import read_config
+
+    return read_config().store_root
+
+
+def _key(kernel: Kernel, item: Implementation) -> str:
+    return digest({"verified": kernel.id, "implementation": item.name, "environment": environment_key()})
+
+
+def source_hash(kernel: Kernel, item: Implementation) -> str:
+    """Hash of every source that the verdict on an implementation depends on."""
+    from contract import sources
+    from contract.receipts import packages_of
+
+    name = kernel.contract.name
+    modules = {kernel.contract.reference.__module__, item.module, registry.origin(name)}
+    modules |= {control.module for control in registry.controls(name)}
+    listed = tuple(sorted(m for m in modules if m))
+    return digest({
+        "framework": sources.framework_hash(), "sources": dict(sources.closure(listed, packages_of(listed))),
+        "distributions": {r: sources.distribution_hash(r.partition(".")[0]) for r in item.requires},
+    })  # fmt: skip
+
+
+def note_verified(store: Store, checks: Iterable[Any], results: Iterable[CheckResult]) -> None:
+    """Write the verification of every implementation whose reference and gates all ran green."""
+    outcome = {result.id: result.outcome for result in results}
+    pairs = {(c.kernel, c.profile, c.implementation): c for c in checks if c.kind == "gate"}
+    for check in pairs.values():
+        kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
+        item = implementation_of(kernel, check.name)
+        ids = [f"{kernel.id}/reference", *(f"{kernel.id}/{item.name}/{gate}" for gate in NEEDED)]
+        if all(outcome.get(one) in ("pass", "not_applicable") for one in ids):
+            store.put(_key(kernel, item), {"id": f"{kernel.id}/{item.name}", "sources": source_hash(kernel, item), "checks": ids})
+
+
+def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
+    """Run the quick gates of one implementation and store what they say."""
+    import sys
+
+    from contract import checks, runner, suites
+    from contract.config import RunOptions, read_config
+
+    config = read_config()
+    wanted = [c for c in checks.collect_checks() if f"{c.kernel}/{c.profile}" == kernel.id
+              and (c.kind == "reference" or (c.implementation == item.name and c.gate in NEEDED))]  # fmt: skip
+    print(f"contract: verifying {kernel.id}/{item.name} (quick gates, once)", file=sys.stderr)
+    options = RunOptions(effort="quick", seed=config.seed, jobs=1, store_root=config.store_root,
+                         suites=suites.load(config).payload())  # fmt: skip
+    report = runner.run(wanted, options, lambda result: None)
+    red = [result for result in report.checks if not result.good or result.outcome == "not_run"]
+    if red or report.interrupted:
+        first = red[0] if red else None
+        said = f"{first.id} is {first.outcome}: {first.detail.splitlines()[0] if first.detail else ''}" if first else "interrupted"
+        raise NotVerified(f"{kernel.id}/{item.name}: {said}; run `{command}`")

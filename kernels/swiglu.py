@@ -1,0 +1,104 @@
+"""SwiGLU: contract and torch implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contract import Contract, Profile, implementation, output, register, tensor
+from contract.kernels.data import activations, full_significands
+from contract.lazy import lazy
+from contract.references.swiglu import swiglu as reference
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
+
+EXP = "CUDA C++ Programming Guide, single-precision functions: expf at most 2 ulp; SLEEF expf_u10 (torch CPU): 1.0 ulp"
+JOINED = "where the sigmoid is not rounded, the product with it is one of the two forms that are joined"
+
+
+def exact_rows(
+    rng: Any, shape: Mapping[str, int], scalars: Mapping[str, float], parameters: Mapping[str, str]
+) -> Any:
+    """Candidates: full significands in gate and up; gates saturated in a quarter of the rows, zero in places."""
+    rows, n = shape["rows"], shape["n"]
+    gate = full_significands(rng, (rows, n)) / 256.0 * np.exp2(rng.integers(-6, 5, (rows, n)))
+    gate[::4] = np.abs(gate[::4]) * np.exp2(rng.integers(5, 9, gate[::4].shape))
+    up = full_significands(rng, (rows, n)) / 256.0 * np.exp2(rng.integers(-6, 6, (rows, 1)))
+    return {"gate": np.where(rng.random((rows, n)) < 0.05, np.copysign(0.0, gate), gate), "up": up}
+
+
+swiglu = register(
+    Contract(
+        name="swiglu",
+        family="activations",
+        summary="silu(gate) * up",
+        reference=reference,
+        operands=(
+            tensor("gate", "rows n", typical=activations),
+            tensor("up", "rows n"),
+            output("out", "rows n", in_place_of="gate"),
+        ),
+        options={"division": ("either", "sigmoid")},
+        profiles=(
+            Profile(
+                "two_step",
+                {"sigmoid": None, "silu": "bf16", "out": "bf16"},
+                options={"division": "either"},
+                users="torch: F.silu(gate) * up (Qwen3, Llama, DFlash)",
+                vacuous={"division": JOINED},
+            ),
+            Profile(
+                "each_op",
+                {"sigmoid": "bf16", "silu": "bf16", "out": "bf16"},
+                options={"division": "sigmoid"},
+                users="MLX: gate * sigmoid(gate) * up",
+            ),
+            Profile(
+                "once",
+                {"sigmoid": None, "silu": None, "out": "bf16"},
+                options={"division": "either"},
+                users="kernels that keep the activation in registers",
+                vacuous={"division": JOINED},
+            ),
+            Profile(
+                "float32",
+                {"sigmoid": None, "silu": None, "out": "fp32"},
+                {"gate": "fp32", "up": "fp32", "out": "fp32"},
+                options={"division": "either"},
+                users="torch in fp32",
+                vacuous={
+                    "division": JOINED,
+                    "out": "exp's 2 ulps hide how the last bit is rounded",
+                },
+                not_applicable={"exact": "exp within 2 fp32 ulps leaves no output one value but 0"},
+            ),
+        ),
+        row_dims=("rows",),
+        column_dim="n",
+        shapes=tuple({"rows": rows, "n": n} for n in (6_144, 15_360) for rows in (1, 16, 128)),
+        awkward=({"rows": 1, "n": 1}, {"rows": 5, "n": 517}, {"rows": 2, "n": 1_025}),
+        stress=({"n": 64}, {"n": 5}, {"n": 257}, {"n": 512}),
+        exact=exact_rows,
+        exact_shapes=({"n": 64}, {"n": 5}, {"n": 1_024, "rows": 16}),
+        freedoms={"exp": EXP},
+    )
+)
+
+
+@implementation("swiglu", name="torch", profile=("two_step", "each_op", "once", "float32"))
+def swiglu_torch(gate: torch.Tensor, up: torch.Tensor, *, profile: str) -> torch.Tensor:
+    """fp32 inside; the activation (and its sigmoid under each_op) goes through the storage format."""
+    wide = gate.float()
+    below = 1.0 + torch.exp(-wide)
+    if profile == "each_op":
+        activated = wide * (1.0 / below).to(gate.dtype).float()
+    else:
+        activated = wide / below
+    if profile in ("two_step", "each_op"):
+        activated = activated.to(gate.dtype).float()
+    return (activated * up.float()).to(gate.dtype)
