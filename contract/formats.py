@@ -216,6 +216,10 @@ def encode(values: ArrayLike, fmt: str | Format) -> Bits:
     """
     f = get(fmt)
     v = _exact_float64(values)
+    if f.name in _NATIVE:
+        fast = _encode_native(v, f)
+        if fast is not None:
+            return fast
     nan = np.isnan(v)
     codes: Bits
     with np.errstate(all="ignore"):
@@ -234,6 +238,22 @@ def encode(values: ArrayLike, fmt: str | Format) -> Bits:
         index = tuple(int(i) for i in np.argwhere(~same)[0])
         raise ValueError(f"{float(v[index])!r} at index {index} is not a value of {f.name}")
     return np.asarray(codes)
+
+
+#: Formats whose codes are those of a NumPy float, or the upper half of one.
+_NATIVE: Mapping[str, Any] = {"bf16": np.float32, "fp16": np.float16, "fp32": np.float32}
+
+
+def _encode_native(v: Floats, f: Format) -> Bits | None:
+    """Codes by the hardware's conversion, exact for values of the format; None where it meets anything else."""
+    with np.errstate(all="ignore"):
+        narrow = v.astype(_NATIVE[f.name])
+        if not (narrow == v).all():
+            return None
+    if f.name != "bf16":
+        return np.asarray(narrow.view(f.storage))
+    word = narrow.view(np.uint32)
+    return None if (word & 0xFFFF).any() else np.asarray((word >> 16).astype(np.uint16))
 
 
 def _magnitude_code(v: Floats, f: Format) -> NDArray[np.uint64]:

@@ -20,6 +20,9 @@ from contract.ranges import OutputRange, case_range, option_sets
 from contract.worker import Worker
 
 PLAIN = Launch("plain")
+# A fault that no one of these shapes and 512 drawn rows shows is not one that a control may be planted for.
+CONTROL_SHAPES = 6
+CONTROL_BLOCKS = 8
 Outputs = Mapping[str, Array]
 
 
@@ -121,6 +124,16 @@ class Subject:
         self.depths, self.launches, self.seed = dict(depths or {}), launches, seed
         self.repeatable, self.invariant, self.in_place = repeatable, invariant, in_place
         self.automatic = target["kind"] == "auto"
+        self.control = target["kind"] != "implementation"
+
+    def chosen(self, bench: Bench, name: str) -> list[tuple[int, Case]]:
+        """The cases of a gate with their places; controls see the smallest shapes and the first stress blocks, which
+        come first in any case: what they must show does not need a real model's width."""
+        cases = list(enumerate(bench.cases(name)))
+        if not self.control:
+            return cases
+        limit = {"shapes": CONTROL_SHAPES, "stress": CONTROL_BLOCKS}.get(name, len(cases))
+        return cases[:limit]
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {

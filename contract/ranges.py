@@ -49,18 +49,17 @@ class OutputRange:
 
     def refused(self, bits: Array) -> Array:
         """Where the observed bits are not allowed."""
-        got = (
-            formats.ordered(bits, self.fmt)
-            if self.fmt.kind == "float"
-            else formats.decode(bits, self.fmt).astype(np.int64)
-        )
+        got = codes_of_bits(bits, self.fmt)
         bad = (got < self.lo) | (got > self.hi)
-        if self.fmt.has_nan:
-            is_nan = formats.is_nan(bits, self.fmt)
-            if self.nan is None:
-                return np.asarray(bad | is_nan)
-            return np.asarray(np.where(is_nan, self.nan == 0, bad | (self.nan == ONLY)))
-        return np.asarray(bad)
+        if not self.fmt.has_nan:
+            return np.asarray(bad)
+        if self.nan is None and self.fmt.has_inf:
+            # the codes of NaN lie beyond those of the infinities
+            return np.asarray(bad)
+        is_nan = formats.is_nan(bits, self.fmt)
+        if self.nan is None:
+            return np.asarray(bad | is_nan)
+        return np.asarray(np.where(is_nan, self.nan == 0, bad | (self.nan == ONLY)))
 
     def ends(self, index: tuple[int, ...]) -> tuple[Array, Array, int]:
         """Bits of both ends and the NaN state of one element."""
@@ -178,11 +177,46 @@ def code_type(fmt: formats.Format) -> Any:
     )
 
 
-def to_codes(values: Array, fmt: formats.Format) -> Array:
-    """Ordered integers of representable float64 values."""
+def codes_of_bits(bits: Array, fmt: formats.Format) -> Array:
+    """Ordered integers (contract.formats.ordered) of storage bits, in the smallest type that holds them."""
     if fmt.kind != "float":
-        return values.astype(code_type(fmt))
-    return formats.ordered(formats.encode(values, fmt), fmt).astype(code_type(fmt))
+        return formats.decode(bits, fmt).astype(code_type(fmt))
+    if fmt.name in IEEE_CODES:
+        signed = np.ascontiguousarray(bits).view(code_type(fmt))
+        # sign and magnitude to two's complement: -0 becomes -1, and the order of all else follows
+        return np.asarray(signed ^ ((signed >> (fmt.bits - 1)) & signed.dtype.type((1 << (fmt.bits - 1)) - 1)))
+    return formats.ordered(bits, fmt).astype(code_type(fmt))
+
+
+#: Formats whose bits are those of a NumPy float, or the upper half of one.
+IEEE_CODES = {"bf16": np.float32, "fp16": np.float16, "fp32": np.float32}
+
+
+def to_codes(values: Array, fmt: formats.Format) -> Array:
+    """Ordered integers of representable float64 values.
+
+    Raises:
+        ValueError: a value that the format does not hold.
+    """
+    if fmt.kind != "float":
+        codes = values.astype(np.int64)
+        if (codes != values).any() or (np.abs(values) > fmt.max + 1).any():
+            raise ValueError(f"{float(values[codes != values].ravel()[0]) if (codes != values).any() else values.max()!r} is no {fmt.name} code")
+        return codes.astype(code_type(fmt))
+    if fmt.name not in IEEE_CODES:
+        return codes_of_bits(formats.encode(values, fmt), fmt)
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = np.ascontiguousarray(values).astype(IEEE_CODES[fmt.name])
+    wrong = narrow != values
+    if fmt.name == "bf16":
+        word = narrow.view(np.int32)
+        wrong |= (word & 0xFFFF) != 0
+        bits = (word >> 16).astype(np.int16).view(np.uint16)
+    else:
+        bits = narrow.view(fmt.storage)
+    if wrong.any():
+        raise ValueError(f"{float(values[wrong].ravel()[0])!r} is not representable")
+    return codes_of_bits(bits, fmt)
 
 
 def output_shape(operand: Operand, case: Case) -> tuple[int, ...]:
@@ -254,20 +288,20 @@ def case_range(
 
 def _widths(lo: Array, hi: Array, fmt: formats.Format) -> Array:
     """Widths in ulps of max(|y|, rms of the row), of the elements with two finite ends that differ."""
-    differ = (lo != hi) & np.isfinite(lo) & np.isfinite(hi)
+    differ = lo != hi
     if not differ.any():
         return np.zeros(0)
+    columns = lo.shape[-1] if lo.ndim else 1
+    lo, hi, differ = (x.reshape(-1, columns) for x in (lo, hi, differ))
+    rows = differ.any(axis=1)
+    lo, hi, differ = lo[rows], hi[rows], differ[rows]
+    differ &= np.isfinite(lo) & np.isfinite(hi)
     with np.errstate(over="ignore", invalid="ignore"):
-        scale = (
-            np.sqrt(np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True))
-            if lo.ndim
-            else lo
-        )
-        size = np.maximum(np.maximum(np.abs(lo), np.abs(hi)), np.broadcast_to(scale, lo.shape))[
-            differ
-        ]
+        scale = np.sqrt(np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True))
+        ends = lo[differ], hi[differ]
+        size = np.maximum(np.maximum(np.abs(ends[0]), np.abs(ends[1])), np.broadcast_to(scale, lo.shape)[differ])
         size = np.where(np.isfinite(size), np.minimum(size, fmt.max), fmt.max)
-        return np.asarray((hi - lo)[differ] / formats.ulp(size, fmt))
+        return np.asarray((ends[1] - ends[0]) / formats.ulp(size, fmt))
 
 
 def plain_run(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-MOMENTS = {"moments": ("two_pass", "welford")}
+TWO_PASS = {"moments": "two_pass"}
 
 
 def exact_rows(
@@ -66,25 +66,25 @@ layer_norm = register(
             output("out", "rows d"),
         ),
         scalars=(Scalar("eps", (1e-6, 1e-5)),),
-        options={"moments": ("two_pass", "welford")},
+        options={"moments": ("two_pass", "merged")},
         profiles=(
             Profile(
                 "once",
                 {"normed": None, "scaled": None, "out": "bf16"},
-                options=MOMENTS,
+                options={"moments": ("two_pass", "merged")},
                 users="torch F.layer_norm, SigLIP, Qwen3-VL vision tower",
             ),
             Profile(
                 "each_op",
                 {"normed": "bf16", "scaled": "bf16", "out": "bf16"},
-                options=MOMENTS,
+                options=TWO_PASS,
                 users="MLX",
             ),
             Profile(
                 "float32",
                 {"normed": None, "scaled": None, "out": "fp32"},
                 {"x": "fp32", "weight": "fp32", "bias": "fp32", "out": "fp32"},
-                options=MOMENTS,
+                options=TWO_PASS,
                 users="normalisation inside fp32 chains",
             ),
         ),
@@ -97,7 +97,7 @@ layer_norm = register(
         freedoms={
             "mean": "any order of the sum: a proof, Higham section 4.2",
             "variance": "two passes in any order: a proof, Chan, Golub and LeVeque 1983, section 2",
-            "welford": "moments of blocks merged in any tree: a proof, contract.sums.welford_range",
+            "merged": "Welford 1962, and Chan, Golub and LeVeque 1983, in any tree: a proof, contract.sums.welford_range",
             "rsqrt": RSQRT,
         },
     )

@@ -18,7 +18,6 @@ else:
     torch = lazy("torch")
 
 EXP = "CUDA C++ Programming Guide, single-precision functions: expf at most 2 ulp; SLEEF expf_u10 (torch CPU): 1.0 ulp"
-JOINED = "where the sigmoid is not rounded, the product with it is one of the two forms that are joined"
 
 
 def exact_rows(
@@ -43,36 +42,33 @@ swiglu = register(
             tensor("up", "rows n"),
             output("out", "rows n", in_place_of="gate"),
         ),
-        options={"division": ("either", "sigmoid")},
+        options={"form": ("plain", "folded")},
         profiles=(
             Profile(
                 "two_step",
-                {"sigmoid": None, "silu": "bf16", "out": "bf16"},
-                options={"division": "either"},
+                {"exp": None, "sigmoid": None, "silu": "bf16", "out": "bf16"},
+                options={"form": "plain"},
                 users="torch: F.silu(gate) * up (Qwen3, Llama, DFlash)",
-                vacuous={"division": JOINED},
             ),
             Profile(
                 "each_op",
-                {"sigmoid": "bf16", "silu": "bf16", "out": "bf16"},
-                options={"division": "sigmoid"},
-                users="MLX: gate * sigmoid(gate) * up",
+                {"exp": "bf16", "sigmoid": "bf16", "silu": "bf16", "out": "bf16"},
+                options={"form": "folded"},
+                users="MLX: nn.silu(gate) * up, a product with mx.sigmoid",
             ),
             Profile(
                 "once",
-                {"sigmoid": None, "silu": None, "out": "bf16"},
-                options={"division": "either"},
+                {"exp": None, "sigmoid": None, "silu": None, "out": "bf16"},
+                options={"form": "plain"},
                 users="kernels that keep the activation in registers",
-                vacuous={"division": JOINED},
             ),
             Profile(
                 "float32",
-                {"sigmoid": None, "silu": None, "out": "fp32"},
+                {"exp": None, "sigmoid": None, "silu": None, "out": "fp32"},
                 {"gate": "fp32", "up": "fp32", "out": "fp32"},
-                options={"division": "either"},
+                options={"form": "plain"},
                 users="torch in fp32",
                 vacuous={
-                    "division": JOINED,
                     "out": "exp's 2 ulps hide how the last bit is rounded",
                 },
                 not_applicable={"exact": "exp within 2 fp32 ulps leaves no output one value but 0"},
@@ -92,13 +88,13 @@ swiglu = register(
 
 @implementation("swiglu", name="torch", profile=("two_step", "each_op", "once", "float32"))
 def swiglu_torch(gate: torch.Tensor, up: torch.Tensor, *, profile: str) -> torch.Tensor:
-    """fp32 inside; the activation (and its sigmoid under each_op) goes through the storage format."""
+    """fp32 inside; under each_op MLX's steps, under two_step the activation goes through the storage format."""
     wide = gate.float()
-    below = 1.0 + torch.exp(-wide)
     if profile == "each_op":
-        activated = wide * (1.0 / below).to(gate.dtype).float()
+        small = 1.0 / (1.0 + torch.exp(wide.abs()).to(gate.dtype).float())
+        activated = wide * torch.where(wide < 0, small, 1.0 - small).to(gate.dtype).float()
     else:
-        activated = wide / below
+        activated = wide / (1.0 + torch.exp(-wide))
     if profile in ("two_step", "each_op"):
         activated = activated.to(gate.dtype).float()
     return (activated * up.float()).to(gate.dtype)

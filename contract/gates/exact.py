@@ -15,7 +15,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
             "fail",
             f"none of {bench.exact_candidates} candidate rows is proven to be one value at every output",
         )
-    for index, case in enumerate(cases):
+    for index, case in subject.chosen(bench, "exact"):
         for launch in subject.launches:
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:

@@ -25,7 +25,9 @@ from contract.readings.sample import Choice, SampleReading
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 500, "default": 2_000, "nightly": 20_000}
-ROWS_OF_A_SHAPE = 64
+ROWS_OF_A_SHAPE = 32
+# Every stress shape once; nightly takes them all.
+POWER_BLOCKS = 8
 # An execution with one freedom driven hard finds what an average one does not.
 CHOICES = (
     Choice(wide=0.5, ftz=0.5, order="random", ulps="random", fused="random", alternative="random"),
@@ -54,9 +56,11 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
     found = []
     for name in ("stress", "exact", "shapes"):
         cases = bench.cases(name)
+        if name == "stress" and bench.effort == "default":
+            cases = cases[:POWER_BLOCKS]
         if name == "shapes":
-            # smallest first; a sum of power over rows of every statistics, not one more real size
-            cases = [c for c in cases if size_of(c.shape) <= 1 << 21][-3:] or cases[:1]
+            # a small, a middle and a large one: power is a share over rows, not over one more real size
+            cases = [cases[i] for i in sorted({0, len(cases) // 2, len(cases) - 1})]
             small = []
             for case in cases:
                 rows = case.rows(bench.kernel)
@@ -108,8 +112,9 @@ def _sample(
                         "fail", _unsound(kernel, name, case, key, out, outputs, refused, choice)
                     )
                     return
-            if tally.compared >= goal and turn >= len(CHOICES) * len(cases):
+            if tally.compared >= goal and turn >= 2 * len(CHOICES):
                 break
+        turn += 1
 
 
 def _unsound(

@@ -12,7 +12,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     """All outputs in range: every shape with the plain launch, the smallest ones with every launch."""
     tally = Tally()
     alive = set(range(len(bench.options)))
-    for index, case in enumerate(bench.cases("shapes")):
+    for index, case in subject.chosen(bench, "shapes"):
         for launch in subject.launches if index < EVERY_LAUNCH else (PLAIN,):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:

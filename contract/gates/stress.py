@@ -9,7 +9,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     """All outputs in range."""
     tally = Tally()
     alive = set(range(len(bench.options)))
-    for index, case in enumerate(bench.cases("stress")):
+    for index, case in subject.chosen(bench, "stress"):
         outcome, detail, _, outputs = subject.call(case, PLAIN)
         if outcome:
             return tally.stop(outcome, f"{detail} ({case.label})")

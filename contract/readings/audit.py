@@ -88,6 +88,10 @@ class AuditReading(Reading):
         d = x - mean
         return np.asarray((d * d).sum(axis=axis, keepdims=True) / x.shape[axis], object)
 
+    def _welford(self, x: Array, axis: int, depth: int | None) -> tuple[Array, Array]:
+        mean = np.asarray(x.sum(axis=axis, keepdims=True) / x.shape[axis], object)
+        return mean, self._variance(x, mean, axis, depth)
+
     def _function(self, name: str, a: Array, ulps: Any) -> Array:
         f = functions.get(name)
 

@@ -120,6 +120,8 @@ class Reading(ABC):
     @abstractmethod
     def _variance(self, x: Any, mean: Any, axis: int, depth: int | None) -> Any: ...
     @abstractmethod
+    def _welford(self, x: Any, axis: int, depth: int | None) -> tuple[Any, Any]: ...
+    @abstractmethod
     def _function(self, name: str, a: Any, ulps: Any) -> Any: ...
     @abstractmethod
     def _round(
@@ -237,6 +239,14 @@ class Reading(ABC):
         """Two-pass variance: mean of (x - mean)^2."""
         self._use(name, "two-pass variance: any order")
         return self.wrap(self._variance(x.v, mean.v, axis, self.depth(name, depth)))
+
+    def welford(
+        self, x: Quantity, axis: int = -1, *, depth: int | None = None, name: str = "welford"
+    ) -> tuple[Quantity, Quantity]:
+        """Mean and variance of an operand from moments merged in any order (Welford, Chan)."""
+        self._use(name, "merged moments: any order" if depth is None else f"merges: depth {depth}")
+        mean, variance = self._welford(x.v, axis, self.depth(name, depth))
+        return self.wrap(mean), self.wrap(variance)
 
     def function(self, f: str, x: Quantity, *, ulps: Any, name: str = "") -> Quantity:
         """A function of FUNCTIONS within `ulps` fp32 ulps of the true value's binade."""

@@ -150,6 +150,25 @@ class SampleReading(Reading):
             self.mul(total, self.div(self.const(1.0), self.const(n))),
         )
 
+    def _welford(self, x: Array, axis: int, depth: int | None) -> tuple[Array, Array]:
+        terms = np.moveaxis(self._flush(x), axis, -1)
+        order = self.choice.order
+        if order == "random":
+            order = str(self.rng.choice(ORDERS))
+        with np.errstate(all="ignore"):
+            if order == "wide":
+                mean = terms.mean(axis=-1)
+                variance = np.square(terms - mean[..., None]).mean(axis=-1)
+            else:
+                if order == "shuffled":
+                    terms = terms[..., self.rng.permutation(terms.shape[-1])]
+                elif order in ("sorted", "reversed"):
+                    terms = np.sort(terms, axis=-1) if order == "sorted" else terms[..., ::-1]
+                mean, variance = merged_moments(terms, 64 if order == "lanes" else 8)
+        return tuple(  # type: ignore[return-value]
+            np.moveaxis(self._flush(np.asarray(v)[..., None]), -1, axis) for v in (mean, variance)
+        )
+
     def _function(self, name: str, a: Array, ulps: Any) -> Array:
         f = functions.get(name)
         a = self._flush(a)
@@ -228,6 +247,39 @@ class SampleReading(Reading):
 
     def _concat(self, parts: list[Array], axis: int) -> Array:
         return np.concatenate(parts, axis)
+
+
+def merged_moments(terms: Array, lanes: int) -> tuple[Array, Array]:
+    """fp32 mean and variance over the last axis: Welford in `lanes` lanes, their moments merged one after the other.
+
+    The values beyond a multiple of the lanes are a block of their own, merged first.
+    """
+    x = terms.astype(np.float32)
+    n = x.shape[-1]
+    whole = n - n % lanes
+    count, mean, total = _welford_steps(x[..., None, whole:])
+    mean, total = mean[..., 0], total[..., 0]
+    if whole:
+        b, means, totals = _welford_steps(
+            np.swapaxes(x[..., :whole].reshape(*x.shape[:-1], -1, lanes), -1, -2)
+        )
+        for lane in range(lanes):
+            share = np.float32(b) / np.float32(count + b)
+            delta = means[..., lane] - mean
+            total = total + totals[..., lane] + delta * delta * share * np.float32(count)
+            mean = mean + share * delta
+            count += b
+    return mean.astype(np.float64), (total / np.float32(n)).astype(np.float64)
+
+
+def _welford_steps(x: Array) -> tuple[int, Array, Array]:
+    mean = np.zeros(x.shape[:-1], np.float32)
+    total = np.zeros(x.shape[:-1], np.float32)
+    for k in range(x.shape[-1]):
+        delta = x[..., k] - mean
+        mean = mean + delta / np.float32(k + 1)
+        total = total + delta * (x[..., k] - mean)
+    return x.shape[-1], mean, total
 
 
 def ordered_sum(terms: Array, order: str, depth: int | None, rng: np.random.Generator) -> Array:
