@@ -1,6 +1,6 @@
 """For tests that exist already: is this output one that the contract allows?
 
-    contract.assert_allowed("rms_norm", out, x=x, weight=w, eps=1e-6, profile="two_step")
+contract.assert_allowed("rms_norm", out, x=x, weight=w, eps=1e-6, profile="two_step")
 """
 
 from __future__ import annotations
@@ -44,8 +44,15 @@ class Judged:
     one_value_share: float
 
 
-def assert_allowed(kernel: str, out: Any, *, profile: str | None = None, rows: int | None = None, seed: int = 0,
-                   **operands: Any) -> Judged:
+def assert_allowed(
+    kernel: str,
+    out: Any,
+    *,
+    profile: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    **operands: Any,
+) -> Judged:
     """Raise NotAllowed unless every output bit is one that the contract allows.
 
     Args:
@@ -74,7 +81,9 @@ def assert_allowed(kernel: str, out: Any, *, profile: str | None = None, rows: i
     best: tuple[int, dict[str, OutputRange], Mapping[str, Any]] | None = None
     for options in option_sets(target):
         ranges = case_range(target, case, options)
-        refused = sum(int(out_range.refused(outputs[name]).sum()) for name, out_range in ranges.items())
+        refused = sum(
+            int(out_range.refused(outputs[name]).sum()) for name, out_range in ranges.items()
+        )
         if not refused:
             single = sum(int(out_range.one_value().sum()) for out_range in ranges.values())
             return Judged(compared, single / compared)
@@ -97,7 +106,11 @@ def allowed(kernel: str, *, profile: str | None = None, **operands: Any) -> Any:
 def _view(out: OutputRange) -> Allowed:
     def values(codes: Array) -> Array:
         wide = codes.astype(np.int64)
-        return formats.decode(formats.from_ordered(wide, out.fmt), out.fmt) if out.fmt.kind == "float" else wide.astype(np.float64)
+        return (
+            formats.decode(formats.from_ordered(wide, out.fmt), out.fmt)
+            if out.fmt.kind == "float"
+            else wide.astype(np.float64)
+        )
 
     nan = np.zeros(out.lo.shape, np.uint8) if out.nan is None else out.nan
     return Allowed(values(out.lo), values(out.hi), nan)
@@ -116,13 +129,21 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
         if scalar.name in given:
             scalars[scalar.name] = float(given.pop(scalar.name))
         else:
-            raise CaseError(f"{target.id}: give the scalar {scalar.name}= that the kernel was called with")
+            raise CaseError(
+                f"{target.id}: give the scalar {scalar.name}= that the kernel was called with"
+            )
     for operand in target.inputs():
         if operand.name not in given:
-            raise CaseError(f"{target.id}: give {operand.name}=, an operand of {', '.join(o.name for o in target.inputs())}")
+            raise CaseError(
+                f"{target.id}: give {operand.name}=, an operand of {', '.join(o.name for o in target.inputs())}"
+            )
         bits[operand.name] = _bits(target, operand, given.pop(operand.name))
     if given:
-        known = [o.name for o in target.inputs()] + [s.name for s in target.contract.scalars] + list(target.contract.parameters)
+        known = (
+            [o.name for o in target.inputs()]
+            + [s.name for s in target.contract.scalars]
+            + list(target.contract.parameters)
+        )
         raise CaseError(f"{target.id}: no operand {', '.join(given)}; it has {', '.join(known)}")
     shape = shape_from(target, {name: x.shape for name, x in bits.items()})
     return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
@@ -131,7 +152,9 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
 def _parameters(kernel: str, operands: Mapping[str, Any]) -> dict[str, str]:
     from contract import registry
 
-    return {name: str(operands[name]) for name in registry.get(kernel).parameters if name in operands}
+    return {
+        name: str(operands[name]) for name in registry.get(kernel).parameters if name in operands
+    }
 
 
 def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
@@ -140,8 +163,10 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
     name = TORCH_TYPES[fmt.name]
     dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
     if dtype != name:
-        raise CaseError(f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name};"
-                        f" profiles are {', '.join(p.name for p in kernel.contract.profiles)}")
+        raise CaseError(
+            f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name};"
+            f" profiles are {', '.join(p.name for p in kernel.contract.profiles)}"
+        )
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).view(fmt.storage)
     return to_bits(value, fmt)
@@ -156,19 +181,25 @@ def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
     else:
         found = {names[0]: out}
     if set(found) != set(names):
-        raise CaseError(f"{kernel.id}: outputs are {', '.join(names)}; got {', '.join(map(str, found)) or 'none'}")
+        raise CaseError(
+            f"{kernel.id}: outputs are {', '.join(names)}; got {', '.join(map(str, found)) or 'none'}"
+        )
     bits = {}
     for operand in kernel.outputs():
         bits[operand.name] = _bits(kernel, operand, found[operand.name])
         want = tuple(case.shape.get(d, -1) for d in operand.dims)
         if bits[operand.name].shape != want:
-            raise NotAllowed(f"{kernel.id}: output {operand.name} has shape {bits[operand.name].shape}, the contract needs {want}")
+            raise NotAllowed(
+                f"{kernel.id}: output {operand.name} has shape {bits[operand.name].shape}, the contract needs {want}"
+            )
     return bits
 
 
-def _sample(kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, seed: int) -> tuple[Case, dict[str, Array]]:
+def _sample(
+    kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, seed: int
+) -> tuple[Case, dict[str, Array]]:
     total = case.rows(kernel)
-    if kernel.contract.shares or rows >= total:
+    if kernel.shares or rows >= total:
         return case, outputs
     if rows < 1:
         raise CaseError(f"{kernel.id}: rows={rows}; judge at least one row")
@@ -177,19 +208,29 @@ def _sample(kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, se
     kept = {}
     for operand in kernel.outputs():
         axis = kernel.row_axis(operand)
-        kept[operand.name] = outputs[operand.name] if axis is None else np.take(outputs[operand.name], chosen, axis)
+        kept[operand.name] = (
+            outputs[operand.name] if axis is None else np.take(outputs[operand.name], chosen, axis)
+        )
     return take_rows(kernel, case, chosen), kept
 
 
-def _message(kernel: Kernel, case: Case, outputs: Mapping[str, Array], refused: int, ranges: Mapping[str, OutputRange],
-             options: Mapping[str, Any]) -> str:
+def _message(
+    kernel: Kernel,
+    case: Case,
+    outputs: Mapping[str, Array],
+    refused: int,
+    ranges: Mapping[str, OutputRange],
+    options: Mapping[str, Any],
+) -> str:
     from contract.diagnose import element_lines, single_cause
 
     masks = {name: out.refused(outputs[name]) for name, out in ranges.items()}
     total = sum(out.size for out in ranges.values())
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
     lines += element_lines(kernel, case, outputs, ranges, masks)
-    cause = single_cause(kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks)
+    cause = single_cause(
+        kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks
+    )
     return "\n".join([*lines, cause] if cause else lines)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from contract import formats, registry
-from contract.declare import Contract, Operand, Profile, cases_of, exists
+from contract.declare import Contract, Operand, Profile, cases_of, exists, served
 from contract.errors import CaseError, DeclarationError
 from contract.interval import Array
 
@@ -36,6 +36,14 @@ class Kernel:
     def id(self) -> str:
         return f"{self.name}/{self.profile.name}"
 
+    @property
+    def shares(self) -> str:
+        """What the rows of this kernel share by contract; '' where they are independent."""
+        listed = self.contract.shares_when
+        if listed and not served(listed, self.parameters):
+            return ""
+        return self.contract.shares
+
     def inputs(self) -> tuple[Operand, ...]:
         return self.contract.inputs(self.parameters)
 
@@ -44,7 +52,9 @@ class Kernel:
 
     def format(self, operand: Operand) -> formats.Format:
         """The operand's storage format under this profile."""
-        return formats.get(self.profile.formats.get(operand.name, operand.format))
+        return formats.get(
+            named_format(self.profile.formats.get(operand.name, operand.format), self.parameters)
+        )
 
     def row_axis(self, operand: Operand) -> int | None:
         """The axis of the first row dim in an operand; None where rows share it."""
@@ -52,11 +62,29 @@ class Kernel:
         return operand.dims.index(dim) if dim in operand.dims else None
 
 
+def named_format(fmt: str, parameters: Mapping[str, str]) -> str:
+    """A format's name, looked up where it is `{parameter}`."""
+    return parameters[fmt[1:-1]] if fmt.startswith("{") else fmt
+
+
+def concrete(profile: Profile, parameters: Mapping[str, str]) -> Profile:
+    """The profile with the formats that parameters name filled in."""
+    points = {
+        point: fmt if fmt is None else named_format(fmt, parameters)
+        for point, fmt in profile.points.items()
+    }
+    return profile if points == dict(profile.points) else replace(profile, points=points)
+
+
 def kernels_of(contract: Contract) -> list[Kernel]:
     """Every kernel of a contract: its parameters' values times its profiles."""
     keys = list(contract.parameters)
     return [
-        Kernel(contract, dict(zip(keys, values, strict=True)), profile)
+        Kernel(
+            contract,
+            dict(zip(keys, values, strict=True)),
+            concrete(profile, dict(zip(keys, values, strict=True))),
+        )
         for values in cases_of(contract.parameters[key] for key in keys)
         for profile in contract.profiles
         if exists(profile, dict(zip(keys, values, strict=True)))
@@ -78,7 +106,7 @@ def find(
         raise DeclarationError(
             f"contract {name}: profile {chosen.name} is for {dict(chosen.when)} only, not for {full}"
         )
-    return Kernel(contract, full, chosen)
+    return Kernel(contract, full, concrete(chosen, full))
 
 
 @dataclass(frozen=True)

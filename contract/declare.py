@@ -26,6 +26,12 @@ Typical = Callable[[Any, tuple[int, ...]], Any]
 Shape = Mapping[str, int]
 
 
+def check_format(fmt: str) -> None:
+    """A known format, or `{parameter}`: the format that an enumerated parameter names."""
+    if not (fmt.startswith("{") and fmt.endswith("}")):
+        formats.get(fmt)
+
+
 def _frozen(mapping: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
     return MappingProxyType(dict(mapping or {}))
 
@@ -52,7 +58,7 @@ class Operand:
         when: enumerated parameter values under which the operand exists, e.g. {"gain": ("w", "1+w")}.
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
         in_place_of: an output that may be written over this input (name of the input).
-        frac: fraction bits of a FixedPoint32 operand (format int32).
+        finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
     """
 
     name: str
@@ -63,13 +69,13 @@ class Operand:
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stage: bool = False
     in_place_of: str | None = None
-    frac: int | None = None
+    finite: bool = False
 
     def __post_init__(self) -> None:
         require_name("operand", self.name)
         for dim in self.dims:
             require_name(f"operand {self.name}: dim", dim)
-        formats.get(self.format)
+        check_format(self.format)
         if self.role not in ("in", "out", "inout"):
             raise DeclarationError(
                 f"operand {self.name}: role {self.role!r}; use 'in', 'out' or 'inout'"
@@ -144,7 +150,7 @@ class Profile:
         for point, fmt in dict(self.points).items():
             require_name(f"profile {self.name}: rounding point", point)
             if fmt is not None:
-                formats.get(fmt)
+                check_format(fmt)
         for policy in dict(self.overflow).values():
             if policy not in ("inf", "nan", "saturate"):
                 raise DeclarationError(
@@ -230,6 +236,7 @@ class Contract:
         honest_nulls: null kernel -> why it is right for this contract.
         invariant: what must not move bits on ordinary rows: batch, position, launch, layout.
         shares: operand or quantity that rows share by contract (per-tensor scale): rows then depend on each other.
+        shares_when: enumerated parameter values under which they do; always where empty.
         elementwise: every output depends on the same index of the inputs alone (enables finer chunks).
     """
 
@@ -254,6 +261,7 @@ class Contract:
     honest_nulls: Mapping[str, str] = field(default_factory=dict)
     invariant: tuple[str, ...] = ()
     shares: str = ""
+    shares_when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: str = ""
 
     def __post_init__(self) -> None:
@@ -386,9 +394,11 @@ class Contract:
                             f"{where}: profile {profile.name}: {option}={one!r}; values are {self.options[option]}"
                         )
             for name in profile.vacuous:
-                if name not in profile.points and name not in self.options:
+                bare = name.removeprefix("drop-").removeprefix("truncate-").partition("=")[0]
+                if bare not in (*profile.points, *self.options, *self.parameters):
                     raise DeclarationError(
-                        f"{where}: profile {profile.name}: vacuous {name!r} is no point or option"
+                        f"{where}: profile {profile.name}: vacuous {name!r} is no point, option or parameter"
+                        " (write POINT, drop-POINT, truncate-POINT, OPTION or NAME=VALUE)"
                     )
 
     def inputs(self, parameters: Mapping[str, str] | None = None) -> tuple[Operand, ...]:

@@ -70,7 +70,7 @@ def _one_row(
     kernel: Kernel, subject: Subject, failure: Failure, refused: Mapping[str, Array]
 ) -> Case | None:
     """The first refused row alone, if it is refused alone too."""
-    if kernel.contract.shares or not kernel.contract.row_dims:
+    if kernel.shares or not kernel.contract.row_dims:
         return failure.case
     rows: set[int] = set()
     for operand in kernel.outputs():
@@ -206,7 +206,7 @@ def single_cause(
 ) -> str:
     """The one dropped or truncated point, option or parameter under which every observed bit is allowed."""
     case = failure.case
-    if not kernel.contract.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
+    if not kernel.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
         rows = _rows_to_explain(kernel, case, refused)
         case = take_rows(kernel, case, rows)
         outputs = {

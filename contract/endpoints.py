@@ -25,6 +25,8 @@ Array = NDArray[Any]
 
 TINY = float.fromhex("0x1p-126")
 BIG = float.fromhex("0x1p127")
+# fp32 rounds to infinity from here: 2^128 (1 - 2^-25).
+OVERFLOW = float.fromhex("0x1.ffffffp127")
 # One float64 ulp at least, two at most: x -+ |x| 2^-52.
 NUDGE = float.fromhex("0x1p-52")
 # The ends of float64: a wide value beyond them is between these and infinity or zero.
@@ -241,4 +243,4 @@ def ulp32(z: Array) -> Array:
     """The fp32 ulp of the binade of each value, at least 2^-149."""
     with np.errstate(invalid="ignore"):
         exponent = (np.abs(z).view(np.int64) >> 52) - (1023 + 23)
-    return np.ldexp(1.0, np.maximum(exponent, -149).astype(np.int32))
+    return np.asarray(np.ldexp(1.0, np.maximum(exponent, -149).astype(np.int32)))

@@ -10,22 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from contract.interval import (
-    NUDGE,
-    Array,
-    Freedom,
-    Interval,
-    _hull,
-    _may,
-    _nan_of,
-    _two,
-    flushed,
-    join_nan,
-    lower,
-    settle,
-    to_f32,
-    upper,
-)
+from contract.endpoints import LEAST, NUDGE, Array, Freedom, Interval, flushed, settle, to_f32
+from contract.interval import nan_of, product_hull, sum_specials
 
 
 def sum_to_odd(p: Array, c: Array) -> tuple[Array, Array]:
@@ -51,40 +37,18 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
 def fused_multiply_add(a: Interval, b: Interval, c: Interval, free: Freedom) -> Interval:
     """The range of a b + c with one rounding over all corners; 0 * inf and inf - inf in the box: NaN may."""
     a, b, c = flushed(a, free), flushed(b, free), flushed(c, free)
-    with np.errstate(invalid="ignore", over="ignore"):
-        p_lo, p_hi = _hull([np.asarray(x * y) for x in _two(a) for y in _two(b)])
-    nan = _nan_of(a, b)
-    zero_a, zero_b = (a.lo <= 0) & (a.hi >= 0), (b.lo <= 0) & (b.hi >= 0)
-    inf_a, inf_b = np.isinf(a.lo) | np.isinf(a.hi), np.isinf(b.lo) | np.isinf(b.hi)
-    clash = (zero_a & inf_b) | (zero_b & inf_a)
-    if clash.any():
-        nan = _may(clash, nan, np.isnan(p_lo))
-        p_lo, p_hi = np.where(clash, -np.inf, p_lo), np.where(clash, np.inf, p_hi)
-    shape = np.broadcast_shapes(p_lo.shape, c.shape)
-    parts = [None if x is None else np.broadcast_to(x, shape) for x in (nan, c.nan)]
-    nan = join_nan(*parts)
+    p_lo, p_hi, p_nan = product_hull(a, b)
+    product = Interval(p_lo, p_hi, p_nan)
     lo, odd_lo = sum_to_odd(p_lo, c.lo)
-    one = p_lo is p_hi and c.same
-    hi, odd_hi = (lo, odd_lo) if one else sum_to_odd(p_hi, c.hi)
-    opposite = (np.isposinf(p_hi) & np.isneginf(c.lo)) | (np.isneginf(p_lo) & np.isposinf(c.hi))
-    if opposite.any() or np.isnan(lo).any() or np.isnan(hi).any():
-        nan = _may(np.broadcast_to(opposite, shape), nan, np.isnan(lo) & np.isnan(hi))
-        both = np.isnan(lo) & np.isnan(hi)
-        lo = np.where(np.isnan(lo), np.where(both, 1.0, -np.inf), lo)
-        hi = np.where(np.isnan(hi), np.where(both, 1.0, np.inf), hi)
-        one = False
-    narrow = a.narrow and b.narrow and c.narrow
-    if narrow and one and not odd_lo.any():
-        return settle(lo, lo, nan, free, True)
-    f_lo, f_hi = to_f32(lo), to_f32(hi)
-    real_lo = np.where(odd_lo, lo - np.abs(lo) * NUDGE, lo)
-    real_hi = np.where(odd_hi, hi + np.abs(hi) * NUDGE, hi)
-    if not narrow:
-        # the float64 products are rounded: their error is relative to the product, not to the sum
-        slack = (np.maximum(np.abs(p_lo), np.abs(p_hi)) + np.abs(lo) + np.abs(hi)) * NUDGE
+    hi, odd_hi = (lo, odd_lo) if product.same and c.same else sum_to_odd(p_hi, c.hi)
+    lo, hi, nan = sum_specials(lo, hi, nan_of(product, c), product, c)
+    if a.narrow and b.narrow and c.narrow:
+        odd = odd_lo if odd_hi is odd_lo else odd_lo | odd_hi
+        return settle(lo, hi, nan, free, ~odd if odd.any() else True, rounds_as_exact=True)
+    # The float64 product is rounded: its error is relative to the product, not to the sum.
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.maximum(np.abs(p_lo), np.abs(p_hi))
+        slack = np.where(size > 0, np.maximum(size * NUDGE, LEAST), 0.0)
         slack = np.where(np.isfinite(slack), slack, 0.0)
-        real_lo, real_hi = real_lo - slack, real_hi + slack
-        f_lo, f_hi = to_f32(real_lo), to_f32(real_hi)
-    if not free.wide:
-        return settle(f_lo, f_lo if one and narrow else f_hi, nan, free, True)
-    return settle(lower(real_lo, f_lo), upper(real_hi, f_hi), nan, free, True)
+        lo, hi = np.where(slack > 0, lo - slack, lo), np.where(slack > 0, hi + slack, hi)
+    return settle(lo, hi, nan, free, False)

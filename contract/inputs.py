@@ -145,6 +145,10 @@ def _expand(
             values[operand.name] = expand([row], int(np.prod(dims, dtype=np.int64)), fmt).reshape(
                 dims
             )
+    for operand in kernel.inputs():
+        if operand.finite:
+            x = values[operand.name]
+            values[operand.name] = np.where(np.isfinite(x), x, 1.0)
     return values
 
 
@@ -173,7 +177,7 @@ def exact_cases(kernel: Kernel, effort: str, seed: int) -> tuple[list[Case], int
         proven = proven_rows(kernel, case)
         if proven.all():
             found.append(case)
-        elif proven.any() and not contract.shares:
+        elif proven.any() and not kernel.shares:
             found.append(take_rows(kernel, case, np.flatnonzero(proven)))
     return found, candidates
 
@@ -191,7 +195,7 @@ def proven_rows(kernel: Kernel, case: Case) -> Array:
             if operand.name in first:
                 single = single & (first[operand.name] == out.lo)
             first.setdefault(operand.name, out.lo)
-            if axis is None or kernel.contract.shares:
+            if axis is None or kernel.shares:
                 proven &= bool(single.all())
             else:
                 proven &= np.moveaxis(single, axis, 0).reshape(rows, -1).all(axis=1)

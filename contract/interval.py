@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from contract.endpoints import (
-    BIG,
     LEAST,
     MAY,
     MOST,
-    NUDGE,
     ONLY,
+    OVERFLOW,
     TINY,
     Array,
     Freedom,
@@ -36,9 +35,7 @@ from contract.endpoints import (
 )
 
 __all__ = [
-    "BIG",
     "MAY",
-    "NUDGE",
     "ONLY",
     "TINY",
     "Array",
@@ -47,30 +44,19 @@ __all__ = [
     "absolute",
     "add",
     "budget",
-    "calm",
-    "collapse",
     "div",
-    "flushed",
-    "join_nan",
-    "lower",
     "maximum",
     "minimum",
     "mul",
-    "nan_of",
     "neg",
     "point",
-    "product_hull",
-    "settle",
     "square",
     "to_f32",
     "ulp32",
     "union",
-    "upper",
     "where",
 ]
 
-# fp32 rounds to infinity from here: 2^128 (1 - 2^-25)
-OVERFLOW = float.fromhex("0x1.ffffffp127")
 Corners = list[tuple[Array, Array, Array]]
 
 
@@ -93,10 +79,6 @@ def _hull(corners: Corners) -> tuple[Array, Array]:
     for _, _, value in corners[1:]:
         lo, hi = lower(lo, value), upper(hi, value)
     return lo, hi
-
-
-def _is_zero(x: Interval) -> Array:
-    return np.asarray((x.lo == 0) & (x.hi == 0))
 
 
 def _is_infinite(x: Interval) -> Array:
@@ -150,15 +132,25 @@ def add(a: Interval, b: Interval, free: Freedom) -> Interval:
             exact = exact & _sum_exact(a.hi, b.hi, hi)
     nan = nan_of(a, b)
     if not (calm(lo) and (hi is lo or calm(hi))):
-        clash = (np.isposinf(a.hi) & np.isneginf(b.lo)) | (np.isneginf(a.lo) & np.isposinf(b.hi))
-        if clash.any():
-            # an end is NaN where one operand is an infinity for certain: all that is finite beside it gives that one
-            lo, hi = np.where(np.isnan(lo), hi, lo), np.where(np.isnan(hi), lo, hi)
-            lo, hi, nan = _with_clash(lo, hi, nan, clash)
-        lo = np.where(np.isposinf(lo) & (a.lo < np.inf) & (b.lo < np.inf), MOST, lo)
-        hi = np.where(np.isneginf(hi) & (a.hi > -np.inf) & (b.hi > -np.inf), -MOST, hi)
+        lo, hi, nan = sum_specials(lo, hi, nan, a, b)
     narrow = a.narrow and b.narrow
     return settle(lo, hi, nan, free, True if exact.all() else exact, rounds_as_exact=narrow)
+
+
+def sum_specials(
+    lo: Array, hi: Array, nan: Array | None, a: Interval, b: Interval
+) -> tuple[Array, Array, Array | None]:
+    """Ends and NaN state of a + b where infinities meet, or float64 overflows."""
+    if not (np.isinf(lo).any() or np.isinf(hi).any() or np.isnan(lo).any() or np.isnan(hi).any()):
+        return lo, hi, nan
+    clash = (np.isposinf(a.hi) & np.isneginf(b.lo)) | (np.isneginf(a.lo) & np.isposinf(b.hi))
+    if clash.any():
+        # an end is NaN where one operand is an infinity for certain: all that is finite beside it gives that one
+        lo, hi = np.where(np.isnan(lo), hi, lo), np.where(np.isnan(hi), lo, hi)
+        lo, hi, nan = _with_clash(lo, hi, nan, clash)
+    lo = np.where(np.isposinf(lo) & (a.lo < np.inf) & (b.lo < np.inf), MOST, lo)
+    hi = np.where(np.isneginf(hi) & (a.hi > -np.inf) & (b.hi > -np.inf), -MOST, hi)
+    return lo, hi, nan
 
 
 def _sum_exact(a: Array, b: Array, s: Array) -> Array:
@@ -170,9 +162,7 @@ def _sum_exact(a: Array, b: Array, s: Array) -> Array:
 def neg(a: Interval) -> Interval:
     """-a, exact."""
     lo = np.asarray(-a.hi)
-    return Interval(
-        lo, lo if a.same else np.asarray(-a.lo), a.nan, narrow=a.narrow, raw=a.raw
-    )
+    return Interval(lo, lo if a.same else np.asarray(-a.lo), a.nan, narrow=a.narrow, raw=a.raw)
 
 
 def absolute(a: Interval) -> Interval:
@@ -239,8 +229,8 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
         lo, hi = _hull(corners)
         exact: bool | Array = False
         if narrow and a.same and b.same:
-            exact = (lo * b.lo == a.lo) & (to_f32(lo) == lo) | ~np.isfinite(lo)
-            exact = bool(exact.all()) or exact
+            whole = (lo * b.lo == a.lo) & (to_f32(lo) == lo) | ~np.isfinite(lo)
+            exact = True if whole.all() else whole
     nan = nan_of(a, b)
     crosses = np.signbit(b.lo) & ~np.signbit(b.hi)
     if not (calm(lo) and (hi is lo or calm(hi))) or crosses.any():
@@ -286,9 +276,7 @@ def _pick(a: Interval, b: Interval, order: Callable[[Array, Array], Array]) -> I
         differ &= ~(np.signbit(a.hi) & np.signbit(b.hi))
         lo = np.where(differ & (lo == 0), -0.0, lo)
         hi = np.where(differ & (hi == 0), 0.0, hi)
-    return collapse(
-        lo, hi, nan_of(a, b), narrow=a.narrow and b.narrow, raw=a.raw or b.raw
-    )
+    return collapse(lo, hi, nan_of(a, b), narrow=a.narrow and b.narrow, raw=a.raw or b.raw)
 
 
 def where(known: Array, maybe: Array | None, a: Interval, b: Interval) -> Interval:
@@ -297,7 +285,7 @@ def where(known: Array, maybe: Array | None, a: Interval, b: Interval) -> Interv
     nan: Array | None = None
     if a.nan is not None or b.nan is not None:
         states = (np.uint8(0) if x.nan is None else x.nan for x in (a, b))
-        nan = np.where(known, *states).astype(np.uint8)
+        nan = np.broadcast_to(np.where(known, *states), lo.shape).astype(np.uint8)
     if maybe is not None and maybe.any():
         both = union(a, b)
         lo, hi = np.where(maybe, both.lo, lo), np.where(maybe, both.hi, hi)
@@ -343,10 +331,15 @@ def budget(
     """
     slack = ulps + 2.0**-20
     with np.errstate(invalid="ignore", over="ignore"):
-        low, high = lo - slack * ulp32(lo), hi + slack * ulp32(hi)
+        # an end moved outward from a power of two must not fall into the binade below, whose ulp is half
+        low = lo - slack * ulp32(lo * (1.0 + 2.0**-40))
+        high = hi + slack * ulp32(hi * (1.0 + 2.0**-40))
         low, high = np.where(np.isfinite(lo), low, lo), np.where(np.isfinite(hi), high, hi)
         # past the fp32 range the last finite step may round to infinity
-        low, high = np.where(low <= -OVERFLOW, -np.inf, low), np.where(high >= OVERFLOW, np.inf, high)
+        low, high = (
+            np.where(low <= -OVERFLOW, -np.inf, low),
+            np.where(high >= OVERFLOW, np.inf, high),
+        )
     if nonnegative:
         low = np.where((low < 0) & (lo >= 0), np.copysign(0.0, lo), low)
     if exact is not None:

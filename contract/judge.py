@@ -20,6 +20,8 @@ from contract.ranges import OutputRange, case_range, option_sets
 from contract.worker import Worker
 
 PLAIN = Launch("plain")
+# Elements of a case that is called some twenty times.
+SMALL = 1 << 17
 # A fault that no one of these shapes and 512 drawn rows shows is not one that a control may be planted for.
 CONTROL_SHAPES = 6
 CONTROL_BLOCKS = 8
@@ -40,7 +42,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What a gate saw."""
+    """What a gate saw; `empty` where it failed because it had nothing to compare."""
 
     compared: int = 0
     refused: int = 0
@@ -52,6 +54,7 @@ class Tally:
     detail: str = ""
     measured: dict[str, int] = field(default_factory=dict)
     power: dict[str, float] = field(default_factory=dict)
+    empty: bool = False
 
     def stop(self, outcome: str, detail: str) -> Tally:
         self.outcome, self.detail = outcome, detail

@@ -143,7 +143,7 @@ class Judge:
                 and served(c.parameters, kernel.parameters)
             )
             requires, extra = control.requires, {"depths": control.order}
-        if kernel.contract.shares:
+        if kernel.shares:
             launches = tuple(launch for launch in launches if not launch.batch)
         if check["target"] == "auto":
             # layouts and threads mean nothing to a reading of the reference
@@ -197,21 +197,20 @@ class Judge:
                     outputs_compared=compared,
                     detail=f"a planted fault of values must not end as {tally.outcome}: {tally.detail}",
                 )
-            if tally.outcome == "fail" and not (tally.compared == 0 and gate not in named):
-                if gate in named and not planted and self._real(tally):
-                    return replace(
-                        base,
-                        outcome="red_as_planted",
-                        gate=gate,
-                        detail=f"{gate}: {tally.detail}",
-                        outputs_compared=compared,
-                    )
+            if tally.outcome == "fail" and not tally.empty:
+                planted_here = gate in named and not planted
+                outcome = "red_as_planted" if planted_here else "red_elsewhere"
+                said = (
+                    f"{gate}: "
+                    if planted_here
+                    else f"planted for {', '.join(named)}, caught by {gate}: "
+                )
                 return replace(
                     base,
-                    outcome="red_elsewhere",
+                    outcome=outcome,
                     gate=gate,
+                    detail=said + tally.detail,
                     outputs_compared=compared,
-                    detail=f"planted for {', '.join(named)}, caught by {gate}: {tally.detail}",
                 )
         return replace(
             base,
@@ -219,17 +218,6 @@ class Judge:
             gate=None,
             outputs_compared=compared,
             detail=f"green at every gate ({', '.join(order)}): the fault is gone, or no input shows it",
-        )
-
-    @staticmethod
-    def _real(tally: Tally) -> bool:
-        # a gate that failed because it had nothing to compare has caught nothing
-        return (
-            bool(tally.compared)
-            or bool(tally.failure)
-            or "dtype" in tally.detail
-            or "shape" in tally.detail
-            or "shares memory" in tally.detail
         )
 
     def _green(self, base: CheckResult, bench: Bench, subject: Subject) -> CheckResult:

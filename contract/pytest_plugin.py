@@ -24,11 +24,19 @@ COMPARED = "contract_compared"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("contract", "kernel contracts")
-    group.addoption("--contract", action="store_true", help="collect the checks of `contract run` as tests")
-    group.addoption("--contract-effort", choices=("quick", "default", "nightly"), help="effort of the checks")
+    group.addoption(
+        "--contract", action="store_true", help="collect the checks of `contract run` as tests"
+    )
+    group.addoption(
+        "--contract-effort", choices=("quick", "default", "nightly"), help="effort of the checks"
+    )
     group.addoption("--contract-seed", type=int, help="seed of drawn rows")
-    group.addoption("--contract-rows", type=int, help="rows that contract_check judges of each output (all)")
-    group.addoption("--contract-fresh", action="store_true", help="ignore finished checks of the store")
+    group.addoption(
+        "--contract-rows", type=int, help="rows that contract_check judges of each output (all)"
+    )
+    group.addoption(
+        "--contract-fresh", action="store_true", help="ignore finished checks of the store"
+    )
 
 
 def _asked(config: pytest.Config) -> bool:
@@ -44,7 +52,9 @@ def _asked(config: pytest.Config) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Add the checks, in the fixed order of `contract run`."""
     if not _asked(config):
         return
@@ -72,7 +82,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     judge = Judge(options)
     config.add_cleanup(judge.close)
     for check in checks:
-        items.append(ContractItem.from_parent(session, name=check.id, nodeid=check.id, check=check, judge=judge))
+        items.append(
+            ContractItem.from_parent(
+                session, name=check.id, nodeid=check.id, check=check, judge=judge
+            )
+        )
 
 
 class Judge:
@@ -107,7 +121,11 @@ class ContractItem(pytest.Item):
 
     def runtest(self) -> None:
         result = self.judge.run(self.check)
-        fields = {"id": result.id, "outcome": result.outcome, "outputs_compared": result.outputs_compared}
+        fields = {
+            "id": result.id,
+            "outcome": result.outcome,
+            "outputs_compared": result.outputs_compared,
+        }
         self.user_properties.append((RESULT, json.dumps(fields)))
         required = self.check.implementation in self.judge.options.required
         if result.outcome == "not_run" and not (required and "not installed" in result.detail):
@@ -115,7 +133,9 @@ class ContractItem(pytest.Item):
         if result.outcome == "not_applicable":
             pytest.skip(f"not applicable: {result.detail}")
         if not result.good or result.outcome == "not_run":
-            raise Red(f"{result.id}: {result.outcome}\n{result.detail}\nreproduce: {result.reproduce}")
+            raise Red(
+                f"{result.id}: {result.outcome}\n{result.detail}\nreproduce: {result.reproduce}"
+            )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message without a traceback: it would show the judge, not the kernel."""
@@ -136,7 +156,10 @@ def contract_check(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     def check(kernel: str, out: Any, **operands: Any) -> Any:
         nonlocal compared
-        rows, seed = request.config.getoption("--contract-rows"), request.config.getoption("--contract-seed")
+        rows, seed = (
+            request.config.getoption("--contract-rows"),
+            request.config.getoption("--contract-seed"),
+        )
         operands.setdefault("rows", rows)
         operands.setdefault("seed", seed or 0)
         judged = assert_allowed(kernel, out, **operands)
@@ -165,8 +188,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
                 elif name == COMPARED and report.when == "teardown":
                     checked += int(value)
     if outcomes:
-        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(outcomes.items()))
-        terminalreporter.write_line(f"contract: {sum(outcomes.values())} checks: {said}; {compared:,} outputs compared")
+        said = ", ".join(
+            f"{count} {name.replace('_', ' ')}" for name, count in sorted(outcomes.items())
+        )
+        terminalreporter.write_line(
+            f"contract: {sum(outcomes.values())} checks: {said}; {compared:,} outputs compared"
+        )
     if checked:
         terminalreporter.write_line(f"contract_check: {checked:,} outputs compared")
 

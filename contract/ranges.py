@@ -116,7 +116,7 @@ def chunks(kernel: Kernel, case: Case) -> Iterator[tuple[dict[str, slice], Case]
     largest = max((np.asarray(x).size for x in case.operands.values()), default=1)
     cuts: list[tuple[str, int, int]] = []
     rows_dim = contract.row_dims[0] if contract.row_dims else None
-    if rows_dim is not None and not contract.shares:
+    if rows_dim is not None and not kernel.shares:
         rows = case.shape[rows_dim]
         per_row = max(1, largest // max(1, rows))
         step = max(1, CHUNK // per_row)
@@ -182,9 +182,11 @@ def codes_of_bits(bits: Array, fmt: formats.Format) -> Array:
     if fmt.kind != "float":
         return formats.decode(bits, fmt).astype(code_type(fmt))
     if fmt.name in IEEE_CODES:
-        signed = np.ascontiguousarray(bits).view(code_type(fmt))
+        signed = np.asarray(bits, order="C").view(code_type(fmt))
         # sign and magnitude to two's complement: -0 becomes -1, and the order of all else follows
-        return np.asarray(signed ^ ((signed >> (fmt.bits - 1)) & signed.dtype.type((1 << (fmt.bits - 1)) - 1)))
+        return np.asarray(
+            signed ^ ((signed >> (fmt.bits - 1)) & signed.dtype.type((1 << (fmt.bits - 1)) - 1))
+        )
     return formats.ordered(bits, fmt).astype(code_type(fmt))
 
 
@@ -201,12 +203,14 @@ def to_codes(values: Array, fmt: formats.Format) -> Array:
     if fmt.kind != "float":
         codes = values.astype(np.int64)
         if (codes != values).any() or (np.abs(values) > fmt.max + 1).any():
-            raise ValueError(f"{float(values[codes != values].ravel()[0]) if (codes != values).any() else values.max()!r} is no {fmt.name} code")
+            raise ValueError(
+                f"{float(values[codes != values].ravel()[0]) if (codes != values).any() else values.max()!r} is no {fmt.name} code"
+            )
         return codes.astype(code_type(fmt))
     if fmt.name not in IEEE_CODES:
         return codes_of_bits(formats.encode(values, fmt), fmt)
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = np.ascontiguousarray(values).astype(IEEE_CODES[fmt.name])
+        narrow = np.asarray(values, order="C").astype(IEEE_CODES[fmt.name])
     wrong = narrow != values
     if fmt.name == "bf16":
         word = narrow.view(np.int32)
@@ -297,9 +301,13 @@ def _widths(lo: Array, hi: Array, fmt: formats.Format) -> Array:
     lo, hi, differ = lo[rows], hi[rows], differ[rows]
     differ &= np.isfinite(lo) & np.isfinite(hi)
     with np.errstate(over="ignore", invalid="ignore"):
-        scale = np.sqrt(np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True))
+        scale = np.sqrt(
+            np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True)
+        )
         ends = lo[differ], hi[differ]
-        size = np.maximum(np.maximum(np.abs(ends[0]), np.abs(ends[1])), np.broadcast_to(scale, lo.shape)[differ])
+        size = np.maximum(
+            np.maximum(np.abs(ends[0]), np.abs(ends[1])), np.broadcast_to(scale, lo.shape)[differ]
+        )
         size = np.where(np.isfinite(size), np.minimum(size, fmt.max), fmt.max)
         return np.asarray((ends[1] - ends[0]) / formats.ulp(size, fmt))
 
@@ -320,6 +328,9 @@ def plain_run(
         fmt = kernel.format(operand)
         target = result[operand.name]
         # a dropped last point leaves values that the store itself must round
+        if fmt.kind == "int":
+            # what a NaN becomes as an integer is not defined; here 0
+            value = np.where(np.isnan(value), 0.0, value)
         stored = formats.round_to(np.broadcast_to(value, target[place].shape), fmt)
         target[place] = formats.encode(stored, fmt)
 

@@ -218,7 +218,11 @@ class Session:
     """One judge process that judges checks one at a time (the pytest plugin's items)."""
 
     def __init__(self, options: RunOptions):
-        self.options, self.store, self.keys = options, Store(options.store_root), receipts.Keys(options)
+        self.options, self.store, self.keys = (
+            options,
+            Store(options.store_root),
+            receipts.Keys(options),
+        )
         self.done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.process = _JudgeProcess(options, self.done)
         self.rows = RowBook(options.store_root)

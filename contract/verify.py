@@ -22,7 +22,9 @@ from contract.store import Store, digest
 NEEDED = ("shapes", "stress", "exact", "invariance", "bounds")
 
 
-def verified(kernel: str, *, profile: str | None = None, impl: str = "torch", **parameters: str) -> Callable[..., Any]:
+def verified(
+    kernel: str, *, profile: str | None = None, impl: str = "torch", **parameters: str
+) -> Callable[..., Any]:
     """The implementation to call, with its profile and enumerated parameters bound.
 
     Trusts a verification whose source hashes and environment match. Where this environment has none, the quick gates
@@ -48,9 +50,13 @@ def verified(kernel: str, *, profile: str | None = None, impl: str = "torch", **
         _verify_now(target, item, command)
         known = store.get(_key(target, item))
     if known is None:
-        raise NotVerified(f"{target.id}/{item.name}: its verification could not be stored; run `{command}`")
+        raise NotVerified(
+            f"{target.id}/{item.name}: its verification could not be stored; run `{command}`"
+        )
     if known.get("sources") != source_hash(target, item):
-        raise NotVerified(f"{target.id}/{item.name}: the sources changed since it was verified; run `{command}`")
+        raise NotVerified(
+            f"{target.id}/{item.name}: the sources changed since it was verified; run `{command}`"
+        )
     return bound(target, item)
 
 
@@ -69,7 +75,9 @@ def implementation_of(kernel: Kernel, name: str) -> Implementation:
     for item in found:
         if item.name == name:
             return item
-    raise NotVerified(f"{kernel.id}: no implementation {name!r}; there are {', '.join(i.name for i in found) or 'none'}")
+    raise NotVerified(
+        f"{kernel.id}: no implementation {name!r}; there are {', '.join(i.name for i in found) or 'none'}"
+    )
 
 
 def load_suites() -> None:
@@ -88,7 +96,9 @@ def store_root() -> Path:
 
 
 def _key(kernel: Kernel, item: Implementation) -> str:
-    return digest({"verified": kernel.id, "implementation": item.name, "environment": environment_key()})
+    return digest(
+        {"verified": kernel.id, "implementation": item.name, "environment": environment_key()}
+    )
 
 
 def source_hash(kernel: Kernel, item: Implementation) -> str:
@@ -115,7 +125,14 @@ def note_verified(store: Store, checks: Iterable[Any], results: Iterable[CheckRe
         item = implementation_of(kernel, check.name)
         ids = [f"{kernel.id}/reference", *(f"{kernel.id}/{item.name}/{gate}" for gate in NEEDED)]
         if all(outcome.get(one) in ("pass", "not_applicable") for one in ids):
-            store.put(_key(kernel, item), {"id": f"{kernel.id}/{item.name}", "sources": source_hash(kernel, item), "checks": ids})
+            store.put(
+                _key(kernel, item),
+                {
+                    "id": f"{kernel.id}/{item.name}",
+                    "sources": source_hash(kernel, item),
+                    "checks": ids,
+                },
+            )
 
 
 def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
@@ -135,5 +152,9 @@ def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
     red = [result for result in report.checks if not result.good or result.outcome == "not_run"]
     if red or report.interrupted:
         first = red[0] if red else None
-        said = f"{first.id} is {first.outcome}: {first.detail.splitlines()[0] if first.detail else ''}" if first else "interrupted"
+        said = (
+            f"{first.id} is {first.outcome}: {first.detail.splitlines()[0] if first.detail else ''}"
+            if first
+            else "interrupted"
+        )
         raise NotVerified(f"{kernel.id}/{item.name}: {said}; run `{command}`")

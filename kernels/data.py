@@ -70,3 +70,8 @@ def keep_columns(rng: Any, x: Any, count: int) -> Any:
         return x
     keep = np.argsort(rng.random((rows, d)), axis=-1) < count
     return np.where(keep, x, np.copysign(0.0, x))
+
+
+def layer_scalar(rng: Any, shape: tuple[int, ...]) -> Any:
+    """The factor that a layer's output is scaled with: between 1/16 and 1."""
+    return rng.uniform(0.0625, 1.0, shape)

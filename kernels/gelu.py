@@ -31,7 +31,11 @@ def exact_rows(
     """
     rows, n = shape["rows"], shape["n"]
     x = full_significands(rng, (rows, n)) / 256.0
-    x = np.where(x > 0, x * np.exp2(rng.integers(-8, 6, (rows, n))), x * np.exp2(rng.integers(-8, 0, (rows, n))))
+    x = np.where(
+        x > 0,
+        x * np.exp2(rng.integers(-8, 6, (rows, n))),
+        x * np.exp2(rng.integers(-8, 0, (rows, n))),
+    )
     x[1::2] = np.abs(x[1::2])
     return {"x": np.where(rng.random((rows, n)) < 0.05, np.copysign(0.0, x), x)}
 

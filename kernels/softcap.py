@@ -19,9 +19,7 @@ else:
 
 TANH = "CUDA C++ Programming Guide, single-precision functions: tanhf at most 2 ulp; SLEEF tanhf_u10 (torch CPU): 1.0 ulp"
 #: Why no input shows which of the two divisions was used.
-ONE_ULP = (
-    "x / cap and x * (1 / cap) are at most 2 fp32 ulps apart, and no bf16 value over 30 or 50 lies that near a tie"
-)
+ONE_ULP = "x / cap and x * (1 / cap) are at most 2 fp32 ulps apart, and no bf16 value over 30 or 50 lies that near a tie"
 
 
 def exact_rows(
@@ -66,7 +64,9 @@ softcap = register(
                 options={"division": ("true", "reciprocal")},
                 users="torch in fp32: true on the CPU, reciprocal on CUDA",
                 vacuous={"out": "tanh's 2 ulps hide how the last bit is rounded"},
-                not_applicable={"exact": "tanh within 2 fp32 ulps leaves no output one value but 0"},
+                not_applicable={
+                    "exact": "tanh within 2 fp32 ulps leaves no output one value but 0"
+                },
             ),
         ),
         row_dims=("rows",),

@@ -35,9 +35,7 @@ def geglu(r: Reading, gate: Quantity, up: Quantity, constants: str) -> Quantity:
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
-    k, c = (
-        (CUBIC_BF16, ROOT_TWO_OVER_PI_BF16) if constants == "bf16" else (CUBIC, ROOT_TWO_OVER_PI)
-    )
+    k, c = (CUBIC_BF16, ROOT_TWO_OVER_PI_BF16) if constants == "bf16" else (CUBIC, ROOT_TWO_OVER_PI)
     cube = r.round("cube", r.round("sq", r.square(gate)) * gate)
     scaled = r.round("scaled", cube * k)
     inner = r.round("inner", gate + scaled)

@@ -21,20 +21,16 @@ def gelu(r: Reading, x: Quantity, form: str) -> Quantity:
     Rounding points:
         out: the result.
 
-    Freedoms: tanh and erf within 2 fp32 ulps; the cubic as a sum or as a product, fused or not. For x below -4 the sum 1 + tanh cancels, and the
-    range is thousands of the output's own ulps wide (but 1e-6 of x): that is what fp32 arithmetic does there.
+    Freedoms: tanh and erf within 2 fp32 ulps; any step may be fused with the next. For x below -4 the sum 1 + tanh
+    cancels, and the range is thousands of the output's own ulps wide (but 1e-6 of x): so is fp32 arithmetic there.
 
     Specials: +inf stays, -inf may give NaN (infinity times a zero), a NaN stays, a zero keeps its sign.
 
     Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
     """
     if form == "tanh":
-        squashed = r.tanh(tanh_argument(r, x), ulps=2)
+        cubic = x + r.square(x) * x * CUBIC
+        squashed = r.tanh(cubic * ROOT_TWO_OVER_PI, ulps=2)
     else:
         squashed = r.erf(x * ROOT_HALF, ulps=2)
     return r.round("out", (x * 0.5) * (1.0 + squashed))
-
-
-def tanh_argument(r: Reading, x: Quantity) -> Quantity:
-    """sqrt(2 / pi) * (x + 0.044715 x^3)."""
-    return (x + r.square(x) * x * CUBIC) * ROOT_TWO_OVER_PI

@@ -88,7 +88,7 @@ def _in_batches(
     kernel: Kernel, case: Case, batch: int, runner: Runner, report: dict[str, Any]
 ) -> dict[str, Array]:
     rows = case.rows(kernel)
-    if not batch or batch >= rows or kernel.contract.shares:
+    if not batch or batch >= rows or kernel.shares:
         return runner(case, report)
     parts = [
         runner(cases.take_rows(kernel, case, slice(a, a + batch)), report)

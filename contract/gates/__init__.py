@@ -27,6 +27,7 @@ def run(name: str, bench: Bench, subject: Subject) -> Tally:
     tally = GATES[name](bench, subject)
     if not tally.outcome:
         if not tally.compared:
+            tally.empty = True
             return tally.stop("fail", f"the gate {name} compared no output")
         tally.outcome = "pass"
     return tally

@@ -10,7 +10,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     tally = Tally()
     kernel = bench.kernel
     launches = {launch.layout: launch for launch in reversed(subject.launches)}
-    for case in [*bench.cases("shapes")[:3], *bench.cases("exact")[:1]]:
+    for case in [*bench.small_cases(), *bench.cases("exact")[:1]]:
         for launch in launches.values():
             seen = []
             for poison in ("finite", "nan"):

@@ -11,6 +11,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     alive = set(range(len(bench.options)))
     cases = bench.cases("exact")
     if not cases:
+        tally.empty = True
         return tally.stop(
             "fail",
             f"none of {bench.exact_candidates} candidate rows is proven to be one value at every output",

@@ -21,10 +21,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     """Bits equal where nothing may move them."""
     tally = Tally()
     kernel = bench.kernel
-    cases = [c for c in bench.cases("shapes") if c.rows(kernel) > 1][:2] or bench.cases("shapes")[
-        :1
-    ]
-    cases = cases + bench.cases("stress")[:1]
+    cases = [*bench.small_cases(), *bench.cases("stress")[:1]]
     moved: dict[str, int] = {}
     total = 0
     for case in cases:
@@ -81,7 +78,7 @@ def _repeat(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally:
 
 
 def _others(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally: Tally) -> bool:
-    if kernel.contract.shares or case.rows(kernel) < 2:
+    if kernel.shares or case.rows(kernel) < 2:
         return False
     for what in ("other values", "NaN"):
         changed = _with_other_rows(kernel, case, what)

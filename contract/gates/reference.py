@@ -66,7 +66,7 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
                 rows = case.rows(bench.kernel)
                 small.append(
                     take_rows(bench.kernel, case, slice(0, ROWS_OF_A_SHAPE))
-                    if rows > ROWS_OF_A_SHAPE and not bench.kernel.contract.shares
+                    if rows > ROWS_OF_A_SHAPE and not bench.kernel.shares
                     else case
                 )
             cases = small
@@ -147,11 +147,7 @@ def _audit(
         rows = case.rows(kernel)
         each = max(1, size_of({o: n for o, n in case.shape.items()}) // max(1, rows))
         count = min(rows, max(1, min(left, 256) // each))
-        piece = (
-            case
-            if kernel.contract.shares or count == rows
-            else take_rows(kernel, case, slice(0, count))
-        )
+        piece = case if kernel.shares or count == rows else take_rows(kernel, case, slice(0, count))
         if _size(kernel, piece) > 4 * AUDIT_OUTPUTS[bench.effort] or left <= 0:
             continue
         for options in bench.options[:1]:

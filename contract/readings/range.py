@@ -7,12 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from contract import functions, interval, sums
+from contract import functions, interval, moments, sums
 from contract.declare import Contract, Profile
+from contract.endpoints import (
+    MAY,
+    MOST,
+    ONLY,
+    TINY,
+    Array,
+    Freedom,
+    Interval,
+    collapse,
+    flush_ends,
+    flushed,
+    lower,
+    point,
+    upper,
+)
 from contract.errors import DeclarationError
+from contract.formats import Format, round_to
 from contract.formats import get as get_format
-from contract.formats import round_to
-from contract.interval import MAY, ONLY, TINY, Array, Freedom, Interval
+from contract.fused import fused_multiply_add
 from contract.readings.base import Change, Reading
 
 
@@ -33,16 +48,20 @@ class RangeReading(Reading):
         self.free = free or Freedom(wide=True, ftz=not profile.keeps_subnormals)
 
     def load(self, values: Any, *, narrow: bool) -> Interval:
-        x = interval.point(values, narrow=narrow, raw=True)
+        x = point(values, narrow=narrow)
         # whether a subnormal is there is asked once, not at every step that reads the operand
-        x.raw = x.raw and bool(((x.lo != 0) & (np.abs(x.lo) < TINY)).any())
+        x.raw = _has_subnormals(x.lo)
         return x
 
     def const(self, value: float) -> Interval:
-        rounded = float(np.float32(value))
-        lo = np.asarray(min(value, rounded))
-        hi = lo if rounded == value else np.asarray(max(value, rounded))
-        return Interval(lo, hi, narrow=rounded == value)
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(value))
+        if rounded == value or np.isnan(value):
+            x = point(np.asarray(value), narrow=True)
+        else:
+            x = Interval(np.asarray(min(value, rounded)), np.asarray(max(value, rounded)))
+        x.raw = 0 < abs(value) < TINY
+        return x
 
     def add(self, a: Interval, b: Interval) -> Interval:
         return interval.add(a, b, self.free)
@@ -69,68 +88,58 @@ class RangeReading(Reading):
         return interval.absolute(a)
 
     def _extreme(self, a: Interval, b: Interval, *, largest: bool) -> Interval:
-        return interval.maximum(a, b) if largest else interval.minimum(a, b)
+        return (interval.maximum if largest else interval.minimum)(a, b, self.free)
 
     def _reduce_extreme(self, a: Interval, axis: int, *, largest: bool) -> Interval:
+        a = flushed(a, self.free)
         f = np.max if largest else np.min
         lo = f(a.lo, axis=axis, keepdims=True)
         hi = lo if a.same else f(a.hi, axis=axis, keepdims=True)
         if (lo == 0).any() or (hi == 0).any():
-            # of -0 and +0 either may come out
-            lo, hi = np.where(lo == 0, -0.0, lo), np.where(hi == 0, 0.0, hi)
+            # of -0 and +0 either may come out, where both are there
+            zero = (a.lo <= 0) & (a.hi >= 0)
+            minus = (zero & np.signbit(a.lo)).any(axis=axis, keepdims=True)
+            plus = (zero & ~np.signbit(a.hi)).any(axis=axis, keepdims=True)
+            lo = np.where(lo == 0, np.where(minus, -0.0, 0.0), lo)
+            hi = np.where(hi == 0, np.where(plus, 0.0, -0.0), hi)
         nan = None if a.nan is None else a.nan.max(axis=axis, keepdims=True)
-        return Interval(lo, hi, nan, narrow=a.narrow)
+        return collapse(lo, hi, nan, narrow=a.narrow, raw=a.raw)
 
     def _sum(self, a: Interval, axis: int, depth: int | None) -> Interval:
         return sums.sum_range(a, axis, depth, self.free)
 
     def _variance(self, x: Interval, mean: Interval, axis: int, depth: int | None) -> Interval:
-        # an exact mean leaves exact deviations, which the steps see and the closed form does not
-        exact = bool((mean.lo == mean.hi).all())
-        closed = None if exact else sums.variance_range(x, mean, axis, depth, self.free)
-        if closed is not None:
-            return closed
-        deviation = self.add(x, self.neg(mean))
-        total = self._sum(self._square(deviation), axis, depth)
-        n = float(x.shape[axis])
-        return interval.union(
-            self.div(total, self.const(n)),
-            self.mul(total, self.div(self.const(1.0), self.const(n))),
-        )
+        def steps() -> Interval:
+            deviation = self.add(x, self.neg(mean))
+            total = self._sum(self._square(deviation), axis, depth)
+            n = float(x.shape[axis])
+            return interval.union(
+                self.div(total, self.const(n)),
+                self.mul(total, self.div(self.const(1.0), self.const(n))),
+            )
+
+        closed = sums.variance_range(x, mean, axis, depth, self.free, steps)
+        assert closed is not None
+        return closed
 
     def _welford(self, x: Interval, axis: int, depth: int | None) -> tuple[Interval, Interval]:
         if not x.same:
             raise DeclarationError(
                 f"contract {self.contract.name}: welford of a computed value; it is proven for operands only"
             )
-        return sums.welford_range(x, axis, depth, self.free)
+        return moments.merged_range(x, axis, depth, self.free)
 
     def _function(self, name: str, a: Interval, ulps: Any) -> Interval:
         f = functions.get(name)
-        a = interval.flushed(a, self.free)
-        first, last = (a.lo, a.hi) if f.sign > 0 else (a.hi, a.lo)
-        with np.errstate(all="ignore"):
-            lo = f.value(first)
-            hi = lo if a.same else f.value(last)
-        nan = a.nan
-        if f.domain > -np.inf:
-            below = a.lo < f.domain
-            if below.any():
-                state = np.where(a.hi < f.domain, ONLY, np.where(below, MAY, 0)).astype(np.uint8)
-                nan = state if nan is None else np.maximum(nan, state)
-                edge = f.value(np.asarray(f.domain))
-                lo, hi = (
-                    np.where(np.isnan(lo), 1.0 if f.sign < 0 else edge, lo),
-                    np.where(np.isnan(hi), edge, hi),
-                )
-                lo = np.where(state == ONLY, 1.0, lo)
-                hi = np.where(state == ONLY, 1.0, np.maximum(lo, hi))
+        a = flushed(a, self.free)
+        lo, hi, nan = f.ends(a)
         k = ulps(np.maximum(np.abs(a.lo), np.abs(a.hi))) if callable(ulps) else ulps
         exact = f.exact(a.lo)
         if not a.same:
             # a declared exact point holds for an argument that is that point, not for a range that ends there
             exact = exact & (a.lo == a.hi)
-        return interval.budget(lo, hi, nan, k, self.free, exact if exact.any() else None)
+        declared = exact if exact.any() else None
+        return interval.budget(lo, hi, nan, k, self.free, declared, nonnegative=f.nonnegative)
 
     def _round(
         self,
@@ -145,32 +154,22 @@ class RangeReading(Reading):
             return a
         mode = self.change.modes.get(point, mode)
         f = get_format(fmt)
-        with np.errstate(invalid="ignore", over="ignore"):
-            lo = round_to(a.lo, f, mode, overflow, infinity)  # type: ignore[arg-type]
-            hi = lo if a.same else round_to(a.hi, f, mode, overflow, infinity)  # type: ignore[arg-type]
-        nan = a.nan
-        if f.kind == "float" and (np.isnan(lo).any() or np.isnan(hi).any()):
-            bad_lo, bad_hi = np.isnan(lo), np.isnan(hi)
-            state = np.where(bad_lo & bad_hi, ONLY, np.where(bad_lo | bad_hi, MAY, 0)).astype(
-                np.uint8
-            )
-            nan = state if nan is None else np.maximum(nan, state)
-            # what stays finite of a range that crosses the largest value ends at that value
-            lo = np.where(bad_lo, np.where(bad_hi, 1.0, -f.max), lo)
-            hi = np.where(bad_hi, np.where(state == ONLY, 1.0, f.max), hi)
-        if (
-            self.free.ftz
-            and not a.raw
-            and f.emin >= -126
-            and f.kind == "float"
-            and f.name in ("bf16", "fp32", "tf32")
-        ):
-            lo, hi = _flush_results(lo, hi)
-        return interval.collapse(lo, hi, nan, narrow=f.precision <= 24 and f.emin >= -126)
+        lo, hi, nan = rounded_ends(a, f, mode, overflow, infinity)
+        raw = False
+        if a.raw or f.emin < -126:
+            # a conversion of what no step has flushed, or to a format that goes below fp32's exponents
+            raw = _has_subnormals(lo) or _has_subnormals(hi)
+        elif self.free.ftz and f.kind == "float" and f.emin == -126:
+            lo, hi = flush_ends(lo, hi)
+        return collapse(lo, hi, nan, narrow=f.precision <= 24 and f.emin >= -126, raw=raw)
 
     def _less(self, a: Interval, b: Interval) -> tuple[Array, Array]:
-        sure = a.hi < b.lo
-        never = a.lo >= b.hi
+        a, b = flushed(a, self.free), flushed(b, self.free)
+        sure, never = a.hi < b.lo, a.lo >= b.hi
+        nan = interval.nan_of(a, b)
+        if nan is not None:
+            # a comparison with NaN is false
+            sure, never = sure & (nan == 0), never | (nan == ONLY)
         return sure, ~sure & ~never
 
     def _where(self, condition: tuple[Array, Array], a: Interval, b: Interval) -> Interval:
@@ -180,8 +179,6 @@ class RangeReading(Reading):
         return interval.union(a, b)
 
     def _fma(self, a: Interval, b: Interval, c: Interval, fused: str) -> Interval:
-        from contract.fused import fused_multiply_add
-
         if fused == "yes":
             return fused_multiply_add(a, b, c, self.free)
         separate = self.add(self.mul(a, b), c)
@@ -197,14 +194,51 @@ class RangeReading(Reading):
             nan = np.concatenate(
                 [np.zeros(p.shape, np.uint8) if p.nan is None else p.nan for p in parts], axis
             )
-        return interval.collapse(lo, hi, nan, narrow=all(p.narrow for p in parts))
+        narrow, raw = all(p.narrow for p in parts), any(p.raw for p in parts)
+        return collapse(lo, hi, nan, narrow=narrow, raw=raw)
 
 
-def _flush_results(lo: Array, hi: Array) -> tuple[Array, Array]:
-    down = (lo > 0) & (lo < TINY)
-    up = (hi < 0) & (hi > -TINY)
-    if down.any():
-        lo = np.where(down, 0.0, lo)
-    if up.any():
-        hi = np.where(up, -0.0, hi)
-    return lo, hi
+def _has_subnormals(values: Array) -> bool:
+    return bool(((values != 0) & (np.abs(values) < TINY)).any())
+
+
+def rounded_ends(
+    a: Interval, f: Format, mode: str, overflow: str | None, infinity: str | None
+) -> tuple[Array, Array, Array | None]:
+    """Both ends rounded once, and the NaN state.
+
+    Rounding grows with its argument but where a policy says otherwise: what is beyond the largest value, infinities
+    and, in a scale format, negative values may each become a NaN or the largest value. An end there is joined with
+    what lies between it and the other end.
+    """
+
+    def rounded(x: Any) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return round_to(x, f, mode, overflow, infinity)  # type: ignore[arg-type]
+
+    lo = rounded(a.lo)
+    hi = lo if a.same else rounded(a.hi)
+    usual = np.isfinite(lo).all() and (a.same or np.isfinite(hi).all())
+    if usual and np.isfinite(a.lo).all() and (a.same or np.isfinite(a.hi).all()):
+        return lo, hi, a.nan
+    bad_lo, bad_hi = np.isnan(lo), np.isnan(hi)
+    only, may = bad_lo & bad_hi, bad_lo | bad_hi
+    if not a.same:
+        differ = a.lo != a.hi
+        lo, hi = np.where(bad_lo, np.inf, lo), np.where(bad_hi, -np.inf, hi)
+        # the values inside: the largest finite ones of both signs, the format's own largest ones, and zeros
+        inside = np.array((-MOST, MOST, f.lowest, f.max, -0.0, 0.0))
+        for value, result in zip(inside, rounded(inside), strict=True):
+            there = differ & (a.lo <= value) & (a.hi >= value)
+            if np.isnan(result):
+                may = may | there
+                continue
+            only = only & ~there
+            lo = np.where(there, lower(lo, result), lo)
+            hi = np.where(there, upper(hi, result), hi)
+        only = only | (lo > hi)
+    if not may.any():
+        return lo, hi, a.nan
+    lo, hi = np.where(only, 1.0, lo), np.where(only, 1.0, hi)
+    state = np.where(only, ONLY, np.where(may, MAY, 0)).astype(np.uint8)
+    return lo, hi, state if a.nan is None else np.maximum(*np.broadcast_arrays(a.nan, state))

@@ -7,18 +7,19 @@ products, quotients and square roots of fp32 values, rounded to fp32, are the fp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from contract import functions
 from contract.declare import Contract, Profile
+from contract.endpoints import TINY, Array, to_f32, ulp32
 from contract.formats import get as get_format
 from contract.formats import round_to
 from contract.fused import fma_f32
-from contract.interval import TINY, Array, to_f32, ulp32
 from contract.readings.base import Change, Reading
+from contract.readings.orders import ORDERS, merged_moments, ordered_sum
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Choice:
     Attributes:
         wide: share of elements of each step that stay in float64.
         ftz: share of elements of each step whose subnormals are flushed.
-        order: 'pairwise', 'sequential', 'reversed', 'sorted', 'shuffled', 'lanes', 'wide' or 'random' (drawn per sum).
+        order: one of contract.readings.orders.ORDERS, or 'random' (drawn per sum).
         ulps: 'none', 'random', 'plus', 'minus'.
         fused: 'no', 'yes' or 'random' per element.
         alternative: 'first', 'second' or 'random' per element, for joins of two ways.
@@ -46,7 +47,6 @@ NOMINAL = Choice()
 RANDOM = Choice(
     wide=0.5, ftz=0.5, order="random", ulps="random", fused="random", alternative="random"
 )
-ORDERS = ("pairwise", "sequential", "reversed", "sorted", "shuffled", "lanes", "wide")
 
 
 class SampleReading(Reading):
@@ -67,8 +67,6 @@ class SampleReading(Reading):
         self.rng = rng or np.random.default_rng(0)
         self.values: dict[str, Array] = {}
         if profile.keeps_subnormals and choice.ftz:
-            from dataclasses import replace
-
             self.choice = replace(choice, ftz=0.0)
 
     def _step(self, z: Array) -> Array:
@@ -94,7 +92,8 @@ class SampleReading(Reading):
     def const(self, value: float) -> Array:
         if self.choice.wide and (self.choice.wide >= 1 or self.rng.random() < self.choice.wide):
             return np.asarray(value)
-        return np.asarray(float(np.float32(value)))
+        with np.errstate(over="ignore"):
+            return np.asarray(float(np.float32(value)))
 
     def add(self, a: Array, b: Array) -> Array:
         a, b = self._flush(a), self._flush(b)
@@ -127,10 +126,11 @@ class SampleReading(Reading):
         return np.abs(a)
 
     def _extreme(self, a: Array, b: Array, *, largest: bool) -> Array:
+        a, b = self._flush(a), self._flush(b)
         return np.asarray(np.maximum(a, b) if largest else np.minimum(a, b))
 
     def _reduce_extreme(self, a: Array, axis: int, *, largest: bool) -> Array:
-        return np.asarray((np.max if largest else np.min)(a, axis=axis, keepdims=True))
+        return np.asarray((np.max if largest else np.min)(self._flush(a), axis=axis, keepdims=True))
 
     def _sum(self, a: Array, axis: int, depth: int | None) -> Array:
         terms = np.moveaxis(self._flush(a), axis, -1)
@@ -189,6 +189,8 @@ class SampleReading(Reading):
                 np.float64
             )
             moved = np.where(outside, inner, moved)
+            if f.nonnegative:
+                moved = np.where((moved < 0) & (true >= 0), 0.0, moved)
             keep = f.exact(a) | ~np.isfinite(true)
         return self._flush(np.where(keep, true, moved))
 
@@ -208,20 +210,15 @@ class SampleReading(Reading):
         with np.errstate(over="ignore", invalid="ignore"):
             r = round_to(a, fmt, mode, overflow, infinity)  # type: ignore[arg-type]
         f = get_format(fmt)
-        if (
-            f.kind == "float"
-            and f.emin >= -126
-            and f.precision <= 24
-            and f.name in ("bf16", "fp32", "tf32")
-        ):
-            moved = r != a
-            if self.choice.ftz and moved.any():
-                r = np.where(moved, self._flush(r), r)
+        moved = r != a
+        if self.choice.ftz and f.kind == "float" and f.emin == -126 and moved.any():
+            # only what a step computed: a conversion keeps subnormals
+            r = np.where(moved, self._flush(r), r)
         self.values[point] = r
         return r
 
     def _less(self, a: Array, b: Array) -> Array:
-        return np.asarray(a < b)
+        return np.asarray(self._flush(a) < self._flush(b))
 
     def _where(self, condition: Array, a: Array, b: Array) -> Array:
         return np.where(condition, a, b)
@@ -247,87 +244,3 @@ class SampleReading(Reading):
 
     def _concat(self, parts: list[Array], axis: int) -> Array:
         return np.concatenate(parts, axis)
-
-
-def merged_moments(terms: Array, lanes: int) -> tuple[Array, Array]:
-    """fp32 mean and variance over the last axis: Welford in `lanes` lanes, their moments merged one after the other.
-
-    The values beyond a multiple of the lanes are a block of their own, merged first.
-    """
-    x = terms.astype(np.float32)
-    n = x.shape[-1]
-    whole = n - n % lanes
-    count, mean, total = _welford_steps(x[..., None, whole:])
-    mean, total = mean[..., 0], total[..., 0]
-    if whole:
-        b, means, totals = _welford_steps(
-            np.swapaxes(x[..., :whole].reshape(*x.shape[:-1], -1, lanes), -1, -2)
-        )
-        for lane in range(lanes):
-            share = np.float32(b) / np.float32(count + b)
-            delta = means[..., lane] - mean
-            total = total + totals[..., lane] + delta * delta * share * np.float32(count)
-            mean = mean + share * delta
-            count += b
-    return mean.astype(np.float64), (total / np.float32(n)).astype(np.float64)
-
-
-def _welford_steps(x: Array) -> tuple[int, Array, Array]:
-    mean = np.zeros(x.shape[:-1], np.float32)
-    total = np.zeros(x.shape[:-1], np.float32)
-    for k in range(x.shape[-1]):
-        delta = x[..., k] - mean
-        mean = mean + delta / np.float32(k + 1)
-        total = total + delta * (x[..., k] - mean)
-    return x.shape[-1], mean, total
-
-
-def ordered_sum(terms: Array, order: str, depth: int | None, rng: np.random.Generator) -> Array:
-    """fp32 sum over the last axis in one order, through a tree no deeper than `depth`."""
-    n = terms.shape[-1]
-    if n == 1:
-        return np.asarray(terms[..., 0])
-    if order == "wide":
-        return np.asarray(terms.sum(axis=-1))
-    if order == "shuffled":
-        terms = terms[..., rng.permutation(n)]
-    elif order == "sorted":
-        terms = np.sort(terms, axis=-1)
-        if rng.random() < 0.5:
-            terms = terms[..., ::-1]
-    elif order == "reversed":
-        terms = terms[..., ::-1]
-    x = terms.astype(np.float32)
-    limit = n - 1 if depth is None else min(depth, n - 1)
-    if order == "pairwise":
-        return _pairwise(x)
-    return _lanes(x, limit if order != "lanes" else max(1, limit // 2))
-
-
-def _pairwise(x: Array) -> Array:
-    while x.shape[-1] > 1:
-        if x.shape[-1] % 2:
-            # the odd one is carried to the next level: no term sees more than ceil(log2 n) additions
-            x = np.concatenate(
-                [x[..., 0:-1:2] + x[..., 1:-1:2] if x.shape[-1] > 1 else x[..., :0], x[..., -1:]],
-                -1,
-            )
-        else:
-            x = x[..., 0::2] + x[..., 1::2]
-    return x[..., 0].astype(np.float64)
-
-
-def _lanes(x: Array, depth: int) -> Array:
-    """Sequential sums in as few lanes as the depth allows, then a tree over the lanes."""
-    n = x.shape[-1]
-    lanes = 1
-    while -(-n // lanes) - 1 + (lanes - 1).bit_length() > depth and lanes < n:
-        lanes *= 2
-    if lanes >= n:
-        return _pairwise(x)
-    pad = -n % lanes
-    if pad:
-        # -0 is the identity of addition: a padded lane keeps the sign of its zeros
-        x = np.concatenate([x, np.full((*x.shape[:-1], pad), -0.0, np.float32)], -1)
-    sums = np.add.accumulate(x.reshape(*x.shape[:-1], -1, lanes), axis=-2)[..., -1, :]
-    return _pairwise(sums)
