@@ -146,7 +146,10 @@ def make_case(
     scalars: Mapping[str, float] | None = None,
     label: str = "",
 ) -> Case:
-    """A case from float64 values: each rounded once to its operand's format (saturating)."""
+    """A case from float64 values: each rounded once to its operand's format.
+
+    Unsigned integers of a float operand's storage are taken as its bits: so a row can hold a NaN with a payload.
+    """
     bits: dict[str, Array] = {}
     for operand in kernel.inputs():
         fmt = kernel.format(operand)
@@ -155,13 +158,17 @@ def make_case(
                 f"{kernel.id}: operand {operand.name!r} is missing; operands are "
                 f"{', '.join(o.name for o in kernel.inputs())}"
             )
-        x = np.asarray(values[operand.name], np.float64)
+        x = np.asarray(values[operand.name])
         want = tuple(shape[dim] for dim in operand.dims)
         if x.shape != want:
             raise CaseError(
                 f"{kernel.id}: operand {operand.name} has shape {x.shape}, its dims {operand.dims} need {want}"
             )
-        bits[operand.name] = formats.encode(formats.round_to(x, fmt), fmt)
+        if fmt.kind == "float" and x.dtype == fmt.storage:
+            bits[operand.name] = x
+        else:
+            rounded = formats.round_to(np.asarray(x, np.float64), fmt)
+            bits[operand.name] = formats.encode(rounded, fmt)
     return Case(dict(shape), bits, scalars_of(kernel, scalars), label)
 
 

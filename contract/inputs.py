@@ -121,9 +121,9 @@ def _expand(
     values: dict[str, Array] = {}
     rows = shape[kernel.contract.row_dims[0]] if kernel.contract.row_dims else 1
     for i, operand in enumerate(per_row):
-        dims = [shape[d] for d in operand.dims]
+        sizes = tuple(shape[d] for d in operand.dims)
         axis = kernel.row_axis(operand) or 0
-        rest = [n for k, n in enumerate(dims) if k != axis]
+        rest = [n for k, n in enumerate(sizes) if k != axis]
         x = expand(
             block[i * STRESS_ROWS : i * STRESS_ROWS + rows],
             int(np.prod(rest, dtype=np.int64)),

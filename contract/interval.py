@@ -7,7 +7,6 @@ a divisor that crosses zero), and then lets the step be an fp32 one or a wider o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from contract.endpoints import (
     MAY,
     MOST,
     ONLY,
-    OVERFLOW,
     TINY,
     Array,
     Freedom,
@@ -28,7 +26,6 @@ from contract.endpoints import (
     lower,
     point,
     settle,
-    settle_specials,
     to_f32,
     ulp32,
     upper,
@@ -43,7 +40,6 @@ __all__ = [
     "Interval",
     "absolute",
     "add",
-    "budget",
     "div",
     "maximum",
     "minimum",
@@ -312,38 +308,3 @@ def union(a: Interval, b: Interval) -> Interval:
         nan = np.where((states[0] > 0) | (states[1] > 0), MAY, 0)
         nan = np.where((states[0] == ONLY) & (states[1] == ONLY), ONLY, nan).astype(np.uint8)
     return collapse(lo, hi, nan, narrow=a.narrow and b.narrow, raw=a.raw or b.raw)
-
-
-def budget(
-    lo: Array,
-    hi: Array,
-    nan: Array | None,
-    ulps: Any,
-    free: Freedom,
-    exact: Array | None,
-    *,
-    nonnegative: bool = False,
-) -> Interval:
-    """A function known within `ulps` fp32 ulps: its true ends widened; `exact` elements are what they are.
-
-    The true ends come from float64 functions that are good to a few float64 ulps; 2^-20 of an fp32 ulp more covers that.
-    `nonnegative`: no ulps lead from a value that is not negative below zero.
-    """
-    slack = ulps + 2.0**-20
-    with np.errstate(invalid="ignore", over="ignore"):
-        # an end moved outward from a power of two must not fall into the binade below, whose ulp is half
-        low = lo - slack * ulp32(lo * (1.0 + 2.0**-40))
-        high = hi + slack * ulp32(hi * (1.0 + 2.0**-40))
-        low, high = np.where(np.isfinite(lo), low, lo), np.where(np.isfinite(hi), high, hi)
-        # past the fp32 range the last finite step may round to infinity
-        low, high = (
-            np.where(low <= -OVERFLOW, -np.inf, low),
-            np.where(high >= OVERFLOW, np.inf, high),
-        )
-    if nonnegative:
-        low = np.where((low < 0) & (lo >= 0), np.copysign(0.0, lo), low)
-    if exact is not None:
-        low, high = np.where(exact, lo, low), np.where(exact, hi, high)
-    if not (calm(low) and calm(high)):
-        low, high, nan = settle_specials(low, high, nan, free)
-    return Interval(low, high, nan, narrow=False)

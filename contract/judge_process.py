@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -41,7 +42,7 @@ class Judge:
 
     def __init__(self, options: Mapping[str, Any], emit: Any):
         self.options, self.emit = options, emit
-        self.last: tuple[str, Any] = ("", None)
+        self.last: tuple[str, Bench | None] = ("", None)
         self.worker = Worker(
             setup="contract.judge_process:worker_setup",
             setup_payload=dict(options["suites"]),
@@ -54,17 +55,7 @@ class Judge:
         """Judge all checks of a job (one kernel) and emit each when it is finished."""
         spec = job["kernel"]
         kernel = find(spec["name"], spec["profile"], spec["parameters"])
-        stored = [
-            stored_case(kernel, row)
-            for row in job.get("rows", ())
-            if same_kernel(kernel, row["id"])
-        ]
-        bench = Bench(
-            kernel,
-            self.options["effort"],
-            self.options["seed"],
-            [c for c in stored if c is not None],
-        )
+        bench = self._bench(kernel, job)
         for check in job["checks"]:
             start = time.monotonic()
             result, row = self._one(kernel, bench, check)
@@ -72,6 +63,22 @@ class Judge:
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
             )
             self.emit({"result": asdict(result), "row": row})
+
+    def _bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:
+        """The input sets of a job; those of the last job where it is about the same kernel and rows."""
+        rows = list(job.get("rows", ()))
+        key = json.dumps([job["kernel"], rows], sort_keys=True)
+        known, bench = self.last
+        if bench is None or known != key:
+            stored = [stored_case(kernel, row) for row in rows if same_kernel(kernel, row["id"])]
+            bench = Bench(
+                kernel,
+                self.options["effort"],
+                self.options["seed"],
+                [case for case in stored if case is not None],
+            )
+            self.last = key, bench
+        return bench
 
     def _one(
         self, kernel: Kernel, bench: Bench, check: Mapping[str, Any]
@@ -292,17 +299,28 @@ def stored_case(kernel: Kernel, row: Mapping[str, Any]) -> Case | None:
     """A stored failing case, or None where it no longer fits the contract."""
     import numpy as np
 
+    dims = {dim for operand in (*kernel.inputs(), *kernel.outputs()) for dim in operand.dims}
+    if not dims <= set(row["shape"]) or any(size < 1 for size in row["shape"].values()):
+        return None
     operands = {}
     for operand in kernel.inputs():
         raw = row["operands"].get(operand.name)
-        want = tuple(row["shape"].get(d, -1) for d in operand.dims)
-        if raw is None or tuple(raw["shape"]) != want:
+        want = tuple(row["shape"][d] for d in operand.dims)
+        kind = np.dtype(kernel.format(operand).storage).name
+        if raw is None or tuple(raw["shape"]) != want or raw["dtype"] != kind:
             return None
         operands[operand.name] = np.array(raw["bits"], kernel.format(operand).storage).reshape(want)
     scalars = {
         s.name: float(row["scalars"].get(s.name, s.default)) for s in kernel.contract.scalars
     }
     return Case(dict(row["shape"]), operands, scalars, f"a row that failed before ({row['id']})")
+
+
+def _end_with(parent: int) -> None:
+    """End when the parent does, also in the middle of a check: nobody would store its result."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def main() -> int:
@@ -316,7 +334,12 @@ def main() -> int:
         out.flush()
 
     options = json.loads(sys.stdin.readline())
-    suites.reload(options["suites"])
+    threading.Thread(target=_end_with, args=(options["parent"],), daemon=True).start()
+    try:
+        suites.reload(options["suites"])
+    except ContractError as error:
+        emit({"fatal": f"the judge process cannot load the suites: {error}"})
+        return 1
     judge = Judge(options, emit)
     for line in sys.stdin:
         job = json.loads(line)

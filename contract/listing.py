@@ -126,8 +126,8 @@ def _operand(operand: Operand) -> tuple[str, str, str, str, str]:
         notes.append("stage: may be left out")
     if operand.in_place_of:
         notes.append(f"may be written over {operand.in_place_of}")
-    if operand.frac is not None:
-        notes.append(f"{operand.frac} fraction bits")
+    if operand.finite:
+        notes.append("finite values only")
     notes += [f"only when {key} is {' or '.join(values)}" for key, values in operand.when.items()]
     dims = f"({', '.join(operand.dims)})"
     return operand.name, operand.role, dims, operand.format, "; ".join(notes)

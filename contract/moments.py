@@ -1,4 +1,4 @@
-"""Ranges of means and variances that are merged from the moments of blocks."""
+"""Ranges of means and variances that are merged from the moments of blocks, and of a mean folded into an offset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from contract.interval import MAY, ONLY, TINY, Freedom, Interval
+from contract.interval import MAY, ONLY, TINY, Array, Freedom, Interval, settle
 from contract.sums import U, gamma, within
 
 
@@ -61,3 +61,19 @@ def merged_range(
     with np.errstate(over="ignore"):
         low, high = within(low, high, free)
     return Interval(m_low, m_high), Interval(low, high, state if state.any() else None)
+
+
+def folded_range(
+    product: Interval, x: Interval, mean: Interval, scale: Interval, free: Freedom
+) -> Interval:
+    """R(x s) - R(m s), or fused, from the range of (x - m) s: both roundings move it by u (|x| + |m|) |s| at most."""
+
+    def size(a: Interval) -> Array:
+        return np.maximum(np.abs(a.lo), np.abs(a.hi))
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        slack = (1 + 2.0**-20) * U * (size(x) + size(mean)) * size(scale) + 2 * TINY
+        slack = np.where(np.isnan(slack), np.inf, slack)
+        low, high = product.lo - slack, product.hi + slack
+    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    return settle(low, high, product.nan, free, False)

@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from contract.checks import Check
     from contract.results import CheckResult
+    from contract.runner import Session
 
 RESULT = "contract_result"
 COMPARED = "contract_compared"
@@ -93,7 +94,8 @@ class Judge:
     """The judge process of this pytest process, started by the first item that runs."""
 
     def __init__(self, options: Any) -> None:
-        self.options, self.session = options, None
+        self.options = options
+        self.session: Session | None = None
 
     def run(self, check: Check) -> CheckResult:
         if self.session is None:

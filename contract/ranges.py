@@ -17,6 +17,7 @@ from contract.errors import DeclarationError
 from contract.interval import MAY, ONLY, Array, Interval
 from contract.readings.base import Change, Quantity, Reading
 from contract.readings.range import RangeReading
+from contract.sets import Choices, OutputSet, placed
 
 # Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
 # bounded whatever the shape.
@@ -72,6 +73,9 @@ class OutputRange:
 
 CaseRange = Mapping[str, OutputRange]
 
+#: Sets up a reading of one piece (dim -> slice) before the reference runs: observed stages, pinned values.
+Prepare = Callable[[Reading, Mapping[str, slice]], None]
+
 
 def evaluate(
     reading: Reading,
@@ -96,11 +100,13 @@ def evaluate(
         result = {names[0]: result}
     elif isinstance(result, tuple):
         result = dict(zip(names, result, strict=True))
-    if set(result) != set(names):
+    # a stage is what the contract computes, not the observed bits that the rest continues from
+    values = {name: x.v for name, x in result.items()} | reading.stages
+    if set(values) != set(names):
         raise DeclarationError(
-            f"{kernel.id}: the reference returned {sorted(result)}, outputs are {names}"
+            f"{kernel.id}: the reference returned {sorted(values)}, outputs are {names}"
         )
-    return {name: result[name].v for name in names}
+    return {name: values[name] for name in names}
 
 
 def option_sets(kernel: Kernel) -> list[dict[str, Any]]:
@@ -148,10 +154,13 @@ def apply_reading(
     options: Mapping[str, Any],
     consume: Callable[[Operand, tuple[slice, ...], Any], None],
     parameters: Mapping[str, str] | None = None,
+    prepare: Prepare | None = None,
 ) -> None:
     """Run a reading chunk by chunk; `consume` gets each output's place and payload."""
     for where, piece in chunks(kernel, case):
         reading = make()
+        if prepare is not None:
+            prepare(reading, where)
         inputs = {}
         for operand in kernel.inputs():
             fmt = kernel.format(operand)
@@ -235,6 +244,7 @@ def case_range(
     *,
     change: Change | None = None,
     parameters: Mapping[str, str] | None = None,
+    prepare: Prepare | None = None,
 ) -> dict[str, OutputRange]:
     """What the contract allows for every output of a case.
 
@@ -243,10 +253,12 @@ def case_range(
         depths: an implementation's tighter order.
         change: a fault (diagnosis: what a kernel without one rounding point may give).
         parameters: other enumerated parameters than the kernel's (diagnosis).
+        prepare: sets up each reading (contract.stages: observed stages, pinned values).
     """
     chosen = option_sets(kernel)[0] if options is None else options
     result: dict[str, OutputRange] = {}
     widths: dict[str, list[Array]] = {}
+    sets: dict[str, OutputSet] = {}
     for operand in kernel.outputs():
         fmt, shape = kernel.format(operand), output_shape(operand, case)
         kind = code_type(fmt)
@@ -256,6 +268,12 @@ def case_range(
         widths[operand.name] = []
 
     def consume(operand: Operand, place: tuple[slice, ...], value: Interval) -> None:
+        if isinstance(value, Choices):
+            target_set = result[operand.name]
+            sets[operand.name] = placed(
+                sets.get(operand.name), value, place, target_set.lo.shape, target_set.fmt
+            )
+            return
         out = result[operand.name]
         target = out.lo[place]
         lo = np.broadcast_to(value.lo, target.shape)
@@ -283,11 +301,12 @@ def case_range(
         chosen,
         consume,
         parameters,
+        prepare,
     )
     for name, parts in widths.items():
         if parts:
             result[name].width = np.concatenate(parts)
-    return result
+    return {**result, **sets}  # type: ignore[dict-item]
 
 
 def _widths(lo: Array, hi: Array, fmt: formats.Format) -> Array:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,7 @@ def depends(check: Check, root: Path) -> dict[str, Any]:
     home = contract.reference.__module__
     modules = {home, check.module, *_declared_in(check.spec["name"])}
     found: dict[str, Any] = {"sources": _closure(tuple(sorted(m for m in modules if m)))}
-    found["distributions"] = {
-        name: sources.distribution_hash(_distribution(name)) for name in check.requires
-    }
+    found["distributions"] = distributions(check.requires)
     if check.gate == "limits":
         folder = recordbook.folder_of(check.module)
         path = folder / f"{check.spec['name']}.json" if folder else None
@@ -76,8 +75,23 @@ def depends(check: Check, root: Path) -> dict[str, Any]:
     return found
 
 
-def _distribution(module: str) -> str:
-    return module.partition(".")[0]
+def distributions(modules: tuple[str, ...]) -> dict[str, str]:
+    """Hash of every distribution that holds one of these modules, under its name."""
+    found = {}
+    for module in modules:
+        top = module.partition(".")[0]
+        if (one := sources.distribution_hash(top)) != sources.ABSENT:
+            found[top] = one
+            continue
+        # the module `yaml` is of the distribution PyYAML
+        for name in _holders().get(top, [top]):
+            found[name] = sources.distribution_hash(name)
+    return found
+
+
+@cache
+def _holders() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 @cache

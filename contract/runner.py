@@ -29,6 +29,9 @@ from contract.results import CheckResult, Report
 from contract.rowbook import RowBook
 from contract.store import Store
 
+# Judge processes in a row that end before they finish a check, after which a kernel's checks are given up.
+BARREN = 2
+
 OnResult = Callable[[CheckResult], None]
 
 
@@ -104,6 +107,9 @@ class _Run:
             on_result,
             rows,
         )
+        # Taken before anything runs: a row found meanwhile is one that this run did not replay everywhere.
+        self.key_of = {check.id: keys.key(check) for check in checks}
+        self.by_id = {check.id: check for check in checks}
         self.results: dict[str, CheckResult] = {}
         self.notes: list[str] = []
         self.processes: list[_JudgeProcess] = []
@@ -136,8 +142,8 @@ class _Run:
             kind, value = done.get()
             if kind == "thread":
                 finished += 1
-            elif kind == "note":
-                self.notes.append(value)
+            elif kind == "fault":
+                raise value
             else:
                 self._finish(value["result"], value.get("row"))
                 if self.halted:
@@ -145,47 +151,50 @@ class _Run:
 
     def _from_store(self) -> list[Check]:
         """Take what is done; returns the rest."""
-        todo = []
-        for check in self.checks:
-            record = None
-            if (
-                not self.options.fresh
-                and not self.options.update_records
-                and not self._wanted_again(check)
-            ):
-                record = self.store.get(self.keys.key(check))
-            if not receipts.usable(record):
-                record = None
-            if record is None:
-                todo.append(check)
-                continue
-            with contextlib.suppress(TypeError, ValueError):
-                result = replace(result_of(record), from_receipt=True)
-                self.results[check.id] = result
-                self.on_result(result)
-                continue
-            todo.append(check)
         if self.options.last_failed:
             failed = receipts.last_failed(self.store)
-            chosen = [c for c in self.checks if c.id in failed]
+            chosen = [check for check in self.checks if check.id in failed]
             if chosen:
-                self.results = {}
+                self.notes.append(f"{len(chosen)} of {len(self.checks)} checks failed last time")
                 return chosen
+            self.notes.append("nothing failed last time: all checks are run")
+        if self.options.fresh or self.options.update_records:
+            return list(self.checks)
+        todo = []
+        for check in self.checks:
+            result = self._stored(check)
+            if result is None:
+                todo.append(check)
+                continue
+            self.results[check.id] = result
+            self.on_result(result)
         return todo
 
-    def _wanted_again(self, check: Check) -> bool:
-        return self.options.last_failed
+    def _stored(self, check: Check) -> CheckResult | None:
+        """The finished check of the store; None where there is none, or one that is no result of this check."""
+        key = self.key_of[check.id]
+        record = self.store.get(key)
+        if record is None or not receipts.usable(record):
+            return None
+        try:
+            result = replace(result_of(record), from_receipt=True)
+        except (TypeError, ValueError):
+            result = None
+        if result is None or result.id != check.id:
+            self.store.distrust(key)
+            return None
+        return result
 
     def _finish(self, raw: dict[str, Any], row: dict[str, Any] | None) -> None:
         result = result_of(raw)
         self.results[result.id] = result
-        check = next(c for c in self.checks if c.id == result.id)
+        check = self.by_id[result.id]
         if row is not None:
             try:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        receipts.remember(self.store, self.keys.key(check), result)
+        receipts.remember(self.store, self.key_of[check.id], result)
         self.on_result(result)
         if self.options.exitfirst and not result.good:
             self.halted = True
@@ -249,6 +258,7 @@ class _JudgeProcess:
         self.options, self.done = options, done
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
+        self.barren = 0
 
     def _start(self) -> subprocess.Popen[str]:
         # The checkout's folder must not come first on the path: its kernels/ would hide other people's packages.
@@ -275,10 +285,13 @@ class _JudgeProcess:
             "memory": self.options.memory,
             "device": self.options.device,
             "suites": dict(self.options.suites),
+            "parent": os.getpid(),
         }
         assert process.stdin is not None
-        process.stdin.write(json.dumps(settings) + "\n")
-        process.stdin.flush()
+        # one that ends at once says so at its first job
+        with contextlib.suppress(OSError):
+            process.stdin.write(json.dumps(settings) + "\n")
+            process.stdin.flush()
         return process
 
     def work(
@@ -292,25 +305,27 @@ class _JudgeProcess:
                 except queue.Empty:
                     return
                 self.judge(group, rows_for(group[0]))
+        except Exception as error:  # noqa: BLE001 - the main thread raises it; here it would be lost
+            self.done.put(("fault", error))
         finally:
             self.kill()
             self.done.put(("thread", None))
 
     def judge(self, group: list[Check], rows: list[Any]) -> None:
+        """Judge all checks of one kernel; those that end a judge process are red, and a new one takes the rest."""
         left = {check.id: check for check in group}
         while left and not self.stopped:
             if self.process is None or self.process.poll() is not None:
                 self.process = self._start()
-            job = {
-                "kernel": group[0].spec,
-                "checks": [c.as_json() for c in left.values()],
-                "rows": rows,
-            }
+            before = len(left)
+            job = {"kernel": group[0].spec, "checks": [c.as_json() for c in left.values()], "rows": rows}
             problem = self._one_job(job, left)
-            if left and problem and not self.stopped:
-                # the check it was at is red; a new process takes the rest
-                first = next(iter(left))
-                self._give(left.pop(first), problem)
+            if not left or not problem or self.stopped:
+                continue
+            # a process that finished nothing, twice over, will not finish the rest either
+            self.barren = self.barren + 1 if len(left) == before else 0
+            for name in list(left)[: 1 if self.barren < BARREN else None]:
+                self._give(left.pop(name), problem)
 
     def _one_job(self, job: Mapping[str, Any], left: dict[str, Check]) -> str:
         process = self.process
@@ -327,6 +342,11 @@ class _JudgeProcess:
                 message = json.loads(line)
             except ValueError:
                 return "the judge process wrote a malformed line"
+            if "fatal" in message:
+                for check in left.values():
+                    self._give(check, message["fatal"])
+                left.clear()
+                return ""
             if "result" in message:
                 left.pop(message["result"]["id"], None)
                 self.done.put(("result", message))

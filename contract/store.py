@@ -138,6 +138,10 @@ class Store:
             return None
         return record
 
+    def distrust(self, key: str) -> None:
+        """Name an entry whose record its reader could not use."""
+        self.unreadable.append(str(self._path(key)))
+
     def put(self, key: str, record: Mapping[str, Any]) -> None:
         """Store a record, in the place of an earlier one of that key.
 

@@ -40,6 +40,7 @@ def exact_rows(
 ) -> Array:
     """Where every order gives the exact sum: all terms one-value multiples of q with sum |terms| <= 2^bits q.
 
+    `start`, the magnitude of what the accumulator starts from, counts as a term.
     The smallest admissible q is 2^ceil(log2(A 2^-bits)), at least t; a row of multiples of a larger power of two is a
     row of multiples of this one too.
     """
@@ -50,6 +51,7 @@ def exact_rows(
         exponent = np.clip(exponent, floor, 128).astype(np.int32)
         unit = np.ldexp(1.0, -exponent)
         ok = np.isfinite(total) & (total * unit <= 2.0**bits)
+        ok = ok & (np.rint(start * unit) == start * unit)
         lo = x.lo
         # a few columns first: most rows fail here
         head = np.take(lo, range(min(8, lo.shape[axis])), axis=axis) * unit

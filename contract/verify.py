@@ -13,12 +13,14 @@ from typing import Any
 
 from contract import registry
 from contract.case import Kernel, find
+from contract.config import Config
 from contract.declare import Implementation, served
 from contract.environment import environment_key
 from contract.errors import NotVerified
 from contract.results import CheckResult
 from contract.store import Store, digest
 
+_loaded: set[Config] = set()
 NEEDED = ("shapes", "stress", "exact", "invariance", "bounds")
 
 
@@ -81,12 +83,15 @@ def implementation_of(kernel: Kernel, name: str) -> Implementation:
 
 
 def load_suites() -> None:
-    """Load the suites of the working folder's project once."""
+    """Load the suites of the working folder's project, once for each project."""
     from contract import suites
     from contract.config import read_config
 
-    if not registry.contracts():
-        suites.load(read_config())
+    config = read_config()
+    # not where something is registered: a caller's own contract says nothing about the suites
+    if config not in _loaded:
+        suites.load(config)
+        _loaded.add(config)
 
 
 def store_root() -> Path:
@@ -104,7 +109,7 @@ def _key(kernel: Kernel, item: Implementation) -> str:
 def source_hash(kernel: Kernel, item: Implementation) -> str:
     """Hash of every source that the verdict on an implementation depends on."""
     from contract import sources
-    from contract.receipts import packages_of
+    from contract.receipts import distributions, packages_of
 
     name = kernel.contract.name
     modules = {kernel.contract.reference.__module__, item.module, registry.origin(name)}
@@ -112,7 +117,7 @@ def source_hash(kernel: Kernel, item: Implementation) -> str:
     listed = tuple(sorted(m for m in modules if m))
     return digest({
         "framework": sources.framework_hash(), "sources": dict(sources.closure(listed, packages_of(listed))),
-        "distributions": {r: sources.distribution_hash(r.partition(".")[0]) for r in item.requires},
+        "distributions": distributions(item.requires),
     })  # fmt: skip
 
 

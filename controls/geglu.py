@@ -76,7 +76,13 @@ def one_rounding(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return geglu_torch(gate, up, profile="once")
 
 
-@red("geglu", profile="two_step", gate="shapes", name="transformers.NewGELUActivation", requires=("transformers",))
+@red(
+    "geglu",
+    profile="two_step",
+    gate="shapes",
+    name="transformers.NewGELUActivation",
+    requires=("transformers",),
+)
 def step_by_step(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """transformers' operator by operator GELU where fp32 inside is named."""
     from transformers.activations import NewGELUActivation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contract import Contract, Profile, implementation, output, register, tensor
-from contract.formats import FORMATS
+from contract.formats import FORMATS, encode, round_to
 from contract.kernels.data import AWKWARD, STRESS
 from contract.lazy import lazy
 from contract.references.cast import cast as reference
@@ -35,7 +35,10 @@ def exact_rows(
     beside = 2.0**-23 if parameters["source"] == "fp32" else 2.0**-45
     x *= 1.0 + beside * rng.integers(-1, 2, size)
     x[:, 0] = np.resize([np.inf, -np.inf, np.nan, 0.0, -0.0, fmt.max, -fmt.max], len(x))
-    return {"x": x}
+    source = FORMATS[parameters["source"]]
+    bits = encode(round_to(x, source), source)
+    # a NaN whose payload lies in the low half alone: what is cut off there is an infinity
+    return {"x": np.where(np.isnan(x), bits - bits % 2 ** (source.precision - 1) + 1, bits)}
 
 
 cast = register(
@@ -86,6 +89,12 @@ cast = register(
 )
 
 
+def torch_type(to: str) -> torch.dtype:
+    """The dtype of a target."""
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3fn": torch.float8_e4m3fn,
+            "e4m3fnuz": torch.float8_e4m3fnuz, "e5m2": torch.float8_e5m2}[to]  # fmt: skip
+
+
 def to_odd_fp32(x: torch.Tensor) -> torch.Tensor:
     """fp64 to fp32 rounded to odd: what is then rounded to 11 bits or fewer is rounded as the fp64 value is."""
     near = x.to(torch.float32)
@@ -101,8 +110,7 @@ def to_odd_fp32(x: torch.Tensor) -> torch.Tensor:
 def cast_torch(x: torch.Tensor, *, to: str, source: str, profile: str) -> torch.Tensor:
     """torch's own conversion from fp32, which rounds once; the policy is put in front of it."""
     fmt = FORMATS[to]
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3fn": torch.float8_e4m3fn,
-             "e4m3fnuz": torch.float8_e4m3fnuz, "e5m2": torch.float8_e5m2}[to]  # fmt: skip
+    dtype = torch_type(to)
     wide = to_odd_fp32(x) if source == "fp64" else x
     if profile == "saturate":
         return wide.clamp(-fmt.max, fmt.max).to(dtype)

@@ -75,3 +75,13 @@ def keep_columns(rng: Any, x: Any, count: int) -> Any:
 def layer_scalar(rng: Any, shape: tuple[int, ...]) -> Any:
     """The factor that a layer's output is scaled with: between 1/16 and 1."""
     return rng.uniform(0.0625, 1.0, shape)
+
+
+#: Outputs of gated activations: the MLP widths of Qwen3-VL 6144 and Gemma 4 15360.
+GATED_SHAPES = (
+    {"rows": 1, "n": 6_144},
+    {"rows": 16, "n": 6_144},
+    {"rows": 128, "n": 6_144},
+    {"rows": 1, "n": 15_360},
+    {"rows": 16, "n": 15_360},
+)

@@ -28,10 +28,10 @@ def near_the_range(rng: Any, shape: tuple[int, ...]) -> Any:
 def exact_rows(
     rng: Any, shape: Mapping[str, int], scalars: Mapping[str, float], parameters: Mapping[str, str]
 ) -> Any:
-    """Codes, halves of codes (ties) and both ends of the range; half of the rows fit as a whole."""
+    """Codes and eighths of codes (ties and what lies beside them), both ends of the range; half of the rows fit."""
     size = (shape["rows"], shape["d"])
     unit = 2.0 ** -int(parameters["frac"])
-    x = rng.integers(-(2**22), 2**22, size) * 0.5 * unit
+    x = rng.integers(-(2**22), 2**22, size) * 0.125 * unit
     edge = np.resize(
         [2.0**31, -(2.0**31), 2.0**31 - 128.0, -(2.0**31) - 256.0, 2.0**40],
         (shape["rows"] + 1) // 2,

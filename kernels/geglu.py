@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contract import Contract, Profile, implementation, output, register, tensor
-from contract.kernels.data import activations, full_significands
+from contract.kernels.data import GATED_SHAPES, activations, full_significands
 from contract.kernels.softcap import TANH
 from contract.lazy import lazy
 from contract.references.geglu import geglu as reference
@@ -31,11 +31,17 @@ def rounded_at(*points: str) -> dict[str, str | None]:
 def exact_rows(
     rng: Any, shape: Mapping[str, int], scalars: Mapping[str, float], parameters: Mapping[str, str]
 ) -> Any:
-    """Candidates: full significands in gate and up; gates saturated in a quarter of the rows, zero in places."""
+    """Candidates: full significands in gate and up, gates zero in places.
+
+    Rows in turn: saturated gates; gates of both signs around 1, where the cube counts (one value where every step
+    is rounded); gates that are negative only above -1, as 1 + tanh kept in fp32 cancels below.
+    """
     rows, n = shape["rows"], shape["n"]
     gate = full_significands(rng, (rows, n)) / 256.0
     gate = np.where(gate > 0, gate * np.exp2(rng.integers(-6, 4, (rows, n))), gate)
     gate[::4] = np.abs(gate[::4]) * np.exp2(rng.integers(4, 8, gate[::4].shape))
+    around = full_significands(rng, gate[1::2].shape) / 256.0
+    gate[1::2] = around * np.exp2(rng.integers(-1, 3, around.shape))
     up = full_significands(rng, (rows, n)) / 256.0 * np.exp2(rng.integers(-6, 6, (rows, 1)))
     return {"gate": np.where(rng.random((rows, n)) < 0.05, np.copysign(0.0, gate), gate), "up": up}
 
@@ -82,7 +88,7 @@ geglu = register(
         ),
         row_dims=("rows",),
         column_dim="n",
-        shapes=tuple({"rows": rows, "n": n} for n in (6_144, 15_360) for rows in (1, 16, 128)),
+        shapes=GATED_SHAPES,
         awkward=({"rows": 1, "n": 1}, {"rows": 5, "n": 517}, {"rows": 2, "n": 1_025}),
         stress=({"n": 64}, {"n": 5}, {"n": 257}, {"n": 512}),
         exact=exact_rows,

@@ -37,16 +37,22 @@ def exact_rows(
 
     Up to 64 columns: integers of 8 bits and their opposites, with any gain. Wider rows: +-2^k of one magnitude, which
     normalise to +-1 but for eps; gains and biases such that no w + b is a tie (odd multiples of 2^-10 below 2).
-    8 columns: gains below 2^-20 of the bias, so that fp32 outputs are one value too.
+    8 columns: gains below 2^-20 of the bias, so that fp32 outputs are one value too. 5 columns: one value beside four
+    equal ones, a mean up to 600 times the deviation, where a one-pass variance has lost percents.
     """
     rows, d = shape["rows"], shape["d"]
     x = zero_sums(rng, (rows, d)) * np.exp2(rng.integers(-8, 8, (rows, 1)))
     weight = full_significands(rng, (d,)) / 128.0
     bias = (2 * rng.integers(-64, 64, d) + 1) / 1024.0
-    if d > 64:
-        x = np.copysign(np.exp2(rng.integers(-2, 8, (rows, 1))), x)
+    if d >= 64:
+        wide = np.copysign(np.exp2(rng.integers(-2, 8, (rows, 1))), x)
+        x = wide if d > 64 else np.where(np.arange(rows)[:, None] % 2, wide, x)
     if d == 8:
         weight = weight * np.exp2(-rng.integers(20, 26, d))
+    if d == 5:
+        weight, bias = np.sign(weight), np.zeros(d)
+        x = np.repeat(full_significands(rng, (rows, 1)), d, -1)
+        x[np.arange(rows), rng.integers(0, d, rows)] += rng.choice((-1.0, 1.0), rows)
     # a one-pass variance of these is far from 0; the reciprocal of an odd width leaves no exact mean
     if d & (d - 1) == 0:
         x[::4] = full_significands(rng, (len(x[::4]), 1)) * 16.0
@@ -93,7 +99,7 @@ layer_norm = register(
         awkward=AWKWARD,
         stress=STRESS,
         exact=exact_rows,
-        exact_shapes=(*EXACT, {"d": 8}),
+        exact_shapes=(*EXACT, {"d": 8}, {"d": 5}),
         freedoms={
             "mean": "any order of the sum: a proof, Higham section 4.2",
             "variance": "two passes in any order: a proof, Chan, Golub and LeVeque 1983, section 2",

@@ -38,8 +38,9 @@ def exact_rows(
         x = np.where(keep, x, np.copysign(0.0, x))
     # one magnitude per row in a quarter of them: the inverse is a power of two but for eps
     x[::4] = np.copysign(np.exp2(rng.integers(-6, 6, (len(x[::4]), 1))), x[::4])
-    weight = full_significands(rng, (d,)) / 128.0
-    return {"x": x, "weight": weight - 1.0 if parameters["gain"] == "1+w" else weight}
+    # 1 + w needs 11 bits, and is no tie of bf16
+    unit = 1024.0 if parameters["gain"] == "1+w" else 128.0
+    return {"x": x, "weight": full_significands(rng, (d,)) / unit}
 
 
 rms_norm = register(

@@ -33,7 +33,7 @@ def layer_norm(
         mean, variance = r.welford(x, name="merged")
         inverse = r.rsqrt(variance + eps)
         # kernels with merged moments fold the mean into an offset (torch's CPU bf16), or do not (its CUDA and fp32 ones)
-        deviation = r.union(x * inverse - mean * inverse, (x - mean) * inverse)
+        deviation = r.union(r.folded(x, mean, inverse), (x - mean) * inverse)
     else:
         mean = r.mean(x, name="mean")
         inverse = r.rsqrt(r.variance(x, mean, name="variance") + eps)

@@ -31,5 +31,5 @@ def quantize_int8(r: Reading, x: Quantity, granularity: str, division: str) -> d
     quotient = x / scale if division == "true" else x * (1.0 / scale)
     codes = r.round("code", r.maximum(r.minimum(quotient, 127.0), -127.0))
     if granularity == "tensor":
-        return {"codes": codes, "scale": r.round("scale", scale.reshape(()))}
+        return {"codes": codes, "scale": r.round("scale", scale.reshape())}
     return {"codes": codes, "row_scale": r.round("scale", scale.reshape(-1))}

@@ -97,6 +97,7 @@ def _in_batches(
     return {
         o.name: np.concatenate([p[o.name] for p in parts], kernel.row_axis(o) or 0)
         for o in kernel.outputs()
+        if all(o.name in p for p in parts)
     }
 
 
@@ -155,19 +156,23 @@ def _collect(
         found = dict(result)
     elif isinstance(result, (tuple, list)):
         found = dict(zip([o.name for o in wanted], result, strict=False))
-        if len(result) != len(wanted):
+        if not len([o for o in wanted if not o.stage]) <= len(result) <= len(wanted):
             raise BadOutput(
                 f"returned {len(result)} outputs, the contract has {len(wanted)}: {[o.name for o in wanted]}"
             )
     else:
-        found = {wanted[0].name: result} if wanted else {}
-        if len(wanted) > 1:
+        # one tensor is the output proper; stages beside it are kept to itself
+        proper = [o for o in wanted if not o.stage] or wanted
+        found = {proper[0].name: result} if proper else {}
+        if len([o for o in wanted if not o.stage]) > 1:
             raise BadOutput(
                 f"returned one {type(result).__name__}, the contract has outputs {[o.name for o in wanted]}"
             )
     bits: dict[str, Array] = {}
     for operand in wanted:
         value = found.get(operand.name)
+        if value is None and operand.stage:
+            continue
         fmt = kernel.format(operand)
         shape = tuple(case.shape[dim] for dim in operand.dims)
         if not isinstance(value, torch.Tensor):

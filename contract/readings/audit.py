@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 
 from contract import functions
+from contract.attention import Softmax
 from contract.declare import Contract, Profile
 from contract.exactround import round_mpf
 from contract.interval import Array
@@ -92,6 +93,9 @@ class AuditReading(Reading):
         mean = np.asarray(x.sum(axis=axis, keepdims=True) / x.shape[axis], object)
         return mean, self._variance(x, mean, axis, depth)
 
+    def _folded(self, x: Array, mean: Array, scale: Array) -> Array:
+        return np.asarray(x * scale - mean * scale, object)
+
     def _function(self, name: str, a: Array, ulps: Any) -> Array:
         f = functions.get(name)
 
@@ -117,7 +121,33 @@ class AuditReading(Reading):
     ) -> Array:
         if fmt is None:
             return a
-        return _elementwise(lambda x: mpmath.mpf(round_mpf(x, fmt, mode, overflow, infinity)), a)
+        def rounded(x: Any) -> Any:
+            return mpmath.mpf(round_mpf(x, fmt, mode, overflow, infinity))  # type: ignore[arg-type]
+
+        return _elementwise(rounded, a)
+
+    def _dot(self, a: Array, b: Array, order: Any, acc: Any, start: Array | None) -> Array:
+        total = np.asarray(a @ b, object)
+        return total if start is None else np.asarray(total + start, object)
+
+    def _softmax_av(
+        self, s: Array, v: Array, mask: Any, spec: Softmax
+    ) -> tuple[Array, Array]:
+        from contract.attention_audit import softmax_av_audit
+
+        return softmax_av_audit(s, v, mask, spec)
+
+    def _known(self, mask: Array) -> Array:
+        return np.asarray(_elementwise(lambda x: bool(x != 0), mask), bool)
+
+    def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
+        as_float = _elementwise(float, values).astype(np.float64)
+        if nan == "ignore":
+            as_float = np.where(np.isnan(as_float), -np.inf, as_float)
+        return _objects(np.argmax(as_float, axis=axis))
+
+    def _one_of(self, parts: list[Array]) -> Array:
+        return parts[0]
 
     def _less(self, a: Array, b: Array) -> Array:
         return np.asarray(_elementwise(lambda x, y: bool(x < y), a, b), bool)

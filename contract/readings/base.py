@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from contract.declare import Contract, Profile
 from contract.errors import DeclarationError
+from contract.readings.structured import Structured
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ class Quantity:
         return self.r.shape_of(self.v)
 
     def reshape(self, *shape: int) -> Quantity:
-        return Quantity(self.r, self.r.view(self.v, lambda a: a.reshape(*shape)))
+        return Quantity(self.r, self.r.view(self.v, lambda a: a.reshape(shape)))
 
     def swapaxes(self, a: int, b: int) -> Quantity:
         return Quantity(self.r, self.r.view(self.v, lambda x: x.swapaxes(a, b)))
 
 
-class Reading(ABC):
+class Reading(Structured):
     """What every reading offers a reference. Methods with Quantity arguments are the public ones.
 
     Args:
@@ -89,6 +90,12 @@ class Reading(ABC):
         self.contract, self.profile, self.depths = contract, profile, dict(depths or {})
         self.used: dict[str, str] = {}
         self.points_seen: list[str] = []
+        # stage -> its value as the contract computes it, the points only it shows, and the bits an implementation gave
+        self.stages: dict[str, Any] = {}
+        self.stage_points: dict[str, tuple[str, ...]] = {}
+        self.observed_values: dict[str, Any] = {}
+        self.shared_values: dict[str, tuple[Any, int]] = {}
+        self.pins: dict[str, Any] = {}
 
     # -- what each reading gives meaning to (payloads, not Quantities)
     @abstractmethod
@@ -107,6 +114,12 @@ class Reading(ABC):
     def view(self, a: Any, f: Callable[[Any], Any]) -> Any: ...
     @abstractmethod
     def shape_of(self, a: Any) -> tuple[int, ...]: ...
+    def _observed(self, name: str, value: Any) -> Any:
+        return self.observed_values.get(name, value)
+
+    def _pinned(self, name: str, value: Any) -> Any:
+        return self.pins[name](value) if name in self.pins else value
+
     @abstractmethod
     def _square(self, a: Any) -> Any: ...
     @abstractmethod
@@ -121,6 +134,8 @@ class Reading(ABC):
     def _variance(self, x: Any, mean: Any, axis: int, depth: int | None) -> Any: ...
     @abstractmethod
     def _welford(self, x: Any, axis: int, depth: int | None) -> tuple[Any, Any]: ...
+    @abstractmethod
+    def _folded(self, x: Any, mean: Any, scale: Any) -> Any: ...
     @abstractmethod
     def _function(self, name: str, a: Any, ulps: Any) -> Any: ...
     @abstractmethod
@@ -247,6 +262,10 @@ class Reading(ABC):
         self._use(name, "merged moments: any order" if depth is None else f"merges: depth {depth}")
         mean, variance = self._welford(x.v, axis, self.depth(name, depth))
         return self.wrap(mean), self.wrap(variance)
+
+    def folded(self, x: Quantity, mean: Quantity, scale: Quantity) -> Quantity:
+        """x s - m s, the offset m s formed first: it is within u (|x| + |m|) |s| of (x - m) s, before its own rounding."""
+        return self.wrap(self._folded(x.v, mean.v, scale.v))
 
     def function(self, f: str, x: Quantity, *, ulps: Any, name: str = "") -> Quantity:
         """A function of FUNCTIONS within `ulps` fp32 ulps of the true value's binade."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from contract import functions, interval, moments, sums
+from contract import functions, interval, moments, products, sets, sums
+from contract.attention import Softmax, softmax_av_range
 from contract.declare import Contract, Profile
 from contract.endpoints import (
     MAY,
@@ -28,6 +29,7 @@ from contract.errors import DeclarationError
 from contract.formats import Format, round_to
 from contract.formats import get as get_format
 from contract.fused import fused_multiply_add
+from contract.orders import Accumulator
 from contract.readings.base import Change, Reading
 
 
@@ -129,6 +131,11 @@ class RangeReading(Reading):
             )
         return moments.merged_range(x, axis, depth, self.free)
 
+    def _folded(self, x: Interval, mean: Interval, scale: Interval) -> Interval:
+        # through the difference, as one scale multiplies both: apart, their ranges would not cancel
+        exact = self.mul(self.add(x, self.neg(mean)), scale)
+        return moments.folded_range(exact, x, mean, scale, self.free)
+
     def _function(self, name: str, a: Interval, ulps: Any) -> Interval:
         f = functions.get(name)
         a = flushed(a, self.free)
@@ -139,7 +146,7 @@ class RangeReading(Reading):
             # a declared exact point holds for an argument that is that point, not for a range that ends there
             exact = exact & (a.lo == a.hi)
         declared = exact if exact.any() else None
-        return interval.budget(lo, hi, nan, k, self.free, declared, nonnegative=f.nonnegative)
+        return functions.budget(lo, hi, nan, k, self.free, declared, nonnegative=f.nonnegative)
 
     def _round(
         self,
@@ -162,6 +169,26 @@ class RangeReading(Reading):
         elif self.free.ftz and f.kind == "float" and f.emin == -126:
             lo, hi = flush_ends(lo, hi)
         return collapse(lo, hi, nan, narrow=f.precision <= 24 and f.emin >= -126, raw=raw)
+
+    def _dot(
+        self, a: Interval, b: Interval, order: Any, acc: Accumulator, start: Interval | None
+    ) -> Interval:
+        return products.dot_range(a, b, order, acc, self.free, start)
+
+    def _softmax_av(
+        self, s: Interval, v: Interval, mask: Any, spec: Softmax
+    ) -> tuple[Interval, Interval]:
+        s, v = flushed(s, self.free), flushed(v, self.free)
+        return softmax_av_range(s, v, mask, spec, self.free)
+
+    def _known(self, mask: Interval) -> Array:
+        return np.asarray(mask.lo != 0)
+
+    def _pick_max(self, values: Interval, axis: int, nan: str) -> Interval:
+        return sets.pick_max(values, axis, nan)
+
+    def _one_of(self, parts: list[Interval]) -> Interval:
+        return sets.one_of(parts)
 
     def _less(self, a: Interval, b: Interval) -> tuple[Array, Array]:
         a, b = flushed(a, self.free), flushed(b, self.free)
@@ -225,9 +252,11 @@ def rounded_ends(
     only, may = bad_lo & bad_hi, bad_lo | bad_hi
     if not a.same:
         differ = a.lo != a.hi
-        lo, hi = np.where(bad_lo, np.inf, lo), np.where(bad_hi, -np.inf, hi)
-        # the values inside: the largest finite ones of both signs, the format's own largest ones, and zeros
-        inside = np.array((-MOST, MOST, f.lowest, f.max, -0.0, 0.0))
+        first, last = np.where(bad_lo, hi, lo), np.where(bad_hi, lo, hi)
+        lo = np.where(only, np.inf, lower(first, last))
+        hi = np.where(only, -np.inf, upper(first, last))
+        # the values inside: the largest finite ones of both signs, and the format's own last ones
+        inside = np.array((-MOST, MOST, f.lowest, f.max))
         for value, result in zip(inside, rounded(inside), strict=True):
             there = differ & (a.lo <= value) & (a.hi >= value)
             if np.isnan(result):
@@ -236,7 +265,6 @@ def rounded_ends(
             only = only & ~there
             lo = np.where(there, lower(lo, result), lo)
             hi = np.where(there, upper(hi, result), hi)
-        only = only | (lo > hi)
     if not may.any():
         return lo, hi, a.nan
     lo, hi = np.where(only, 1.0, lo), np.where(only, 1.0, hi)

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from contract import functions
+from contract.attention import Softmax
 from contract.declare import Contract, Profile
 from contract.endpoints import TINY, Array, to_f32, ulp32
 from contract.formats import get as get_format
 from contract.formats import round_to
 from contract.fused import fma_f32
+from contract.orders import Accumulator
 from contract.readings.base import Change, Reading
 from contract.readings.orders import ORDERS, merged_moments, ordered_sum
 
@@ -169,6 +171,9 @@ class SampleReading(Reading):
             np.moveaxis(self._flush(np.asarray(v)[..., None]), -1, axis) for v in (mean, variance)
         )
 
+    def _folded(self, x: Array, mean: Array, scale: Array) -> Array:
+        return self._fma(x, scale, self.neg(self.mul(mean, scale)), "either")
+
     def _function(self, name: str, a: Array, ulps: Any) -> Array:
         f = functions.get(name)
         a = self._flush(a)
@@ -190,7 +195,7 @@ class SampleReading(Reading):
             )
             moved = np.where(outside, inner, moved)
             if f.nonnegative:
-                moved = np.where((moved < 0) & (true >= 0), 0.0, moved)
+                moved = np.where((moved <= 0) & (true >= 0), 0.0, moved)
             keep = f.exact(a) | ~np.isfinite(true)
         return self._flush(np.where(keep, true, moved))
 
@@ -217,6 +222,30 @@ class SampleReading(Reading):
         self.values[point] = r
         return r
 
+    def _dot(self, a: Array, b: Array, order: Any, acc: Accumulator, start: Array | None) -> Array:
+        from contract.product_samples import dot_sample
+
+        return dot_sample(a, b, order, acc, self.choice, self.rng, start)
+
+    def _softmax_av(self, s: Array, v: Array, mask: Any, spec: Softmax) -> tuple[Array, Array]:
+        from contract.attention_samples import softmax_av_sample
+
+        return softmax_av_sample(self, self._flush(s), self._flush(v), mask, spec)
+
+    def _known(self, mask: Array) -> Array:
+        return np.asarray(mask != 0)
+
+    def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
+        if nan == "ignore":
+            values = np.where(np.isnan(values), -np.inf, values)
+        return np.asarray(np.argmax(values, axis=axis), np.float64)
+
+    def _one_of(self, parts: list[Array]) -> Array:
+        total = parts[0]
+        for part in parts[1:]:
+            total = self._union(total, part)
+        return total
+
     def _less(self, a: Array, b: Array) -> Array:
         return np.asarray(self._flush(a) < self._flush(b))
 
@@ -234,7 +263,8 @@ class SampleReading(Reading):
         a, b, c = self._flush(a), self._flush(b), self._flush(c)
         if fused == "no" or (fused == "either" and self.choice.fused == "no"):
             return self.add(self.mul(a, b), c)
-        one = self._flush(fma_f32(to_f32(a), to_f32(b), to_f32(c)))
+        with np.errstate(over="ignore"):
+            one = self._flush(fma_f32(to_f32(a), to_f32(b), to_f32(c)))
         if fused == "yes" or self.choice.fused == "yes":
             return one
         return self._union_random(one, self.add(self.mul(a, b), c))

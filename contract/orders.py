@@ -1,0 +1,141 @@
+"""Declared structure of sums: the order of their additions, and the accumulator they run in.
+
+An `AnyOrder` is every tree through which no term makes more than `depth` additions. `Chunks`, `Mma` and `Tree` fix more
+and are tighter: over 4096 terms any order is within 4095 u sum|terms|, chunks of 16 within about 16 u of the running sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from contract import formats
+from contract.endpoints import Array, to_f32
+from contract.errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class AnyOrder:
+    """Any tree of at most `depth` additions a term (all but one of the terms, where None)."""
+
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Chunks of `size` terms added to the running sum in order; inside a chunk any tree of at most `depth`."""
+
+    size: int
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise DeclarationError(f"Chunks(size={self.size}); a chunk has at least one term")
+
+
+@dataclass(frozen=True)
+class Mma:
+    """A matrix engine: `k` exact products and the running sum, aligned to the largest exponent, truncated, added.
+
+    `guard` bits are kept below the accumulator's last one. It is 0 unless measured on the device in question.
+    """
+
+    k: int
+    guard: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.guard < 0:
+            raise DeclarationError(f"Mma(k={self.k}, guard={self.guard}); k >= 1 and guard >= 0")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree, executed: 'sequential', or 'pairwise' (adjacent pairs, an odd one carried to the next level).
+
+    `fused`: 'yes', 'no' or 'either', whether a sequential product and its addition are one rounding.
+    """
+
+    kind: str
+    fused: str = "no"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("sequential", "pairwise"):
+            raise DeclarationError(f"Tree({self.kind!r}); use 'sequential' or 'pairwise'")
+        if self.fused not in ("yes", "no", "either"):
+            raise DeclarationError(f"Tree(fused={self.fused!r}); use 'yes', 'no' or 'either'")
+
+
+Order = AnyOrder | Chunks | Mma | Tree
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The format in which a sum runs.
+
+    Attributes:
+        name: fp32, fp16, bf16, or wN: N bits that are truncated, with the exponents of fp32.
+        bits: bits of the significand.
+        least: exponent of the smallest positive value.
+        normal: exponent of the smallest normal one.
+        overflow: magnitudes from here on round to infinity.
+        truncates: whether it drops bits rather than round to nearest.
+    """
+
+    name: str
+    bits: int
+    least: int
+    normal: int
+    overflow: float
+    truncates: bool = False
+
+    @property
+    def u(self) -> float:
+        """Largest relative error of one rounding."""
+        return float(2.0 ** ((1 if self.truncates else 0) - self.bits))
+
+    @property
+    def exact_bits(self) -> int:
+        """Sums of multiples of q are exact up to 2^exact_bits q."""
+        return self.bits - 1 if self.truncates else self.bits
+
+    def tiny(self, flush: bool) -> float:
+        """What one underflowing step may lose: t."""
+        return float(2.0 ** (self.normal if flush else self.least))
+
+    def round(self, z: Array) -> Array:
+        """Float64 values rounded to the accumulator's format."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.truncates:
+                return self.truncate(z)
+            if self.name == "fp32":
+                return to_f32(z)
+            if self.name == "fp16":
+                return z.astype(np.float16).astype(np.float64)
+            return np.asarray(formats.round_to(z, self.name))
+
+    def truncate(self, z: Array) -> Array:
+        """Float64 values with the bits below the accumulator's last one dropped."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            _, exponent = np.frexp(z)
+            unit = np.ldexp(1.0, np.maximum(exponent - self.bits, self.least))
+            cut = np.trunc(z / unit) * unit
+            cut = np.where(np.abs(cut) >= self.overflow, np.copysign(np.inf, z), cut)
+        return np.where(np.isfinite(z), cut, z)
+
+
+FP32 = Accumulator("fp32", 24, -149, -126, float.fromhex("0x1.ffffffp127"))
+_ACCUMULATORS = {
+    "fp32": FP32,
+    "fp16": Accumulator("fp16", 11, -24, -14, 65520.0),
+    "bf16": Accumulator("bf16", 8, -133, -126, float.fromhex("0x1.ffp127")),
+}
+
+
+def accumulator(name: str) -> Accumulator:
+    """The accumulator of that name: fp32, fp16, bf16, or wN with N significand bits (2 to 24)."""
+    if name in _ACCUMULATORS:
+        return _ACCUMULATORS[name]
+    if name.startswith("w") and name[1:].isdigit() and 2 <= int(name[1:]) <= 24:
+        return Accumulator(name, int(name[1:]), -149, -126, FP32.overflow, truncates=True)
+    raise DeclarationError(f"accumulator {name!r}; use fp32, fp16, bf16, or w2 to w24")

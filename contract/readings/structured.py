@@ -1,0 +1,213 @@
+"""Steps of references with a declared structure: products, attention, stages, picks, and the functions behind them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from contract.attention import FINAL, Gauge, Softmax
+from contract.errors import DeclarationError
+from contract.orders import Accumulator, AnyOrder, Chunks, Mma, Order, Tree, accumulator
+
+if TYPE_CHECKING:
+    from contract.declare import Contract, Profile
+    from contract.readings.base import Quantity
+
+
+class Structured(ABC):
+    """The part of a reading that `Reading` inherits; split off for length alone."""
+
+    contract: Contract
+    profile: Profile
+    depths: dict[str, Any]
+    points_seen: list[str]
+    stages: dict[str, Any]
+    stage_points: dict[str, tuple[str, ...]]
+    shared_values: dict[str, tuple[Any, int]]
+
+    @abstractmethod
+    def wrap(self, v: Any) -> Quantity: ...
+    @abstractmethod
+    def _use(self, freedom: str, bound: str) -> None: ...
+    @abstractmethod
+    def function(self, f: str, x: Quantity, *, ulps: Any, name: str = "") -> Quantity: ...
+    @abstractmethod
+    def where(self, condition: Any, a: Quantity, b: Any) -> Quantity: ...
+    @abstractmethod
+    def less(self, a: Quantity, b: Any) -> Any: ...
+    @abstractmethod
+    def _dot(self, a: Any, b: Any, order: Any, acc: Accumulator, start: Any) -> Any: ...
+    @abstractmethod
+    def _softmax_av(self, s: Any, v: Any, mask: Any, spec: Softmax) -> tuple[Any, Any]: ...
+    @abstractmethod
+    def _known(self, mask: Any) -> Any: ...
+    @abstractmethod
+    def _observed(self, name: str, value: Any) -> Any: ...
+    @abstractmethod
+    def _pinned(self, name: str, value: Any) -> Any: ...
+    @abstractmethod
+    def _pick_max(self, values: Any, axis: int, nan: str) -> Any: ...
+    @abstractmethod
+    def _one_of(self, parts: list[Any]) -> Any: ...
+
+    # -- products
+    def dot(
+        self,
+        a: Quantity,
+        b: Quantity,
+        *,
+        order: Order | None = None,
+        depth: int | None = None,
+        accumulator: str = "fp32",
+        start: Quantity | None = None,
+        name: str = "dot",
+    ) -> Quantity:
+        """start + a @ b: a (..., M, K), b (..., K, N) -> (..., M, N), in the declared order; see `contract.products`.
+
+        Args:
+            order: Chunks, Mma or Tree; any order of at most `depth` additions a term where None.
+            accumulator: fp32, fp16, bf16, or wN.
+            start: what the sum begins with (a bias, the accumulator of a previous step).
+        """
+        if order is not None and depth is not None:
+            raise DeclarationError(f"dot {name!r}: the depth of {order} belongs inside it")
+        chosen = declared_order(self.depths.get(name), order or AnyOrder(depth))
+        self._use(name, f"dot: {_bound(order or AnyOrder(depth))}")
+        acc = _accumulator(accumulator)
+        begin = None if start is None else start.v
+        if isinstance(chosen, Tree):
+            from contract.products import tree_dot
+
+            return self.wrap(tree_dot(self, a.v, b.v, chosen, begin))
+        return self.wrap(self._dot(a.v, b.v, chosen, acc, begin))
+
+    def softmax_av(
+        self,
+        scores: Quantity,
+        v: Quantity,
+        *,
+        mask: Any = None,
+        point: str | None = None,
+        depth: int | None = None,
+        merges: int | None = None,
+        gauge: Gauge = FINAL,
+        ulps: float = 2,
+        sums: str = "unrounded",
+        empty: str = "zeros",
+        name: str = "softmax_av",
+    ) -> tuple[Quantity, Quantity]:
+        """Softmax-weighted sums of v and the log-sum-exp of the scores; see `contract.attention`.
+
+        Args:
+            scores: (..., Q, K); v: (..., K, D); mask: True where live, an array or a 0/1 operand, (..., Q, K).
+            point: the rounding point of the weights, against the maximum that `gauge` names; None: none.
+            depth, merges: most additions and rescalings a term goes through.
+            sums: whether the sum of weights takes 'rounded' or 'unrounded' ones.
+            empty: 'zeros', 'nan' or 'mean', the row without a live key.
+        """
+        self._use(name, f"softmax: exp {ulps} ulps, sums of any order to depth {depth}")
+        p_format, mode = (None, "nearest_even") if point is None else self._weight_format(point)
+        spec = Softmax(depth, merges, gauge, p_format, mode, ulps, sums, empty)
+        spec = declared_softmax(self.depths.get(name), spec)
+        live = self._known(mask.v) if hasattr(mask, "v") else mask
+        o, lse = self._softmax_av(scores.v, v.v, live, spec)
+        return self.wrap(o), self.wrap(lse)
+
+    def _weight_format(self, point: str) -> tuple[str | None, str]:
+        if point not in self.profile.points:
+            raise DeclarationError(
+                f"contract {self.contract.name}: rounding point {point!r} is not in profile {self.profile.name};"
+                f" points are {list(self.profile.points)}"
+            )
+        if point not in self.points_seen:
+            self.points_seen.append(point)
+        change = getattr(self, "change", None)
+        if change is not None and point in change.drop:
+            return None, "nearest_even"
+        mode = "nearest_even" if change is None else change.modes.get(point, "nearest_even")
+        return self.profile.points[point], str(mode)
+
+    # -- stages
+    def observed(self, name: str, value: Quantity) -> Quantity:
+        """The stage output `name`: its range is recorded, and what follows starts from the observed bits where the
+        implementation exposes them."""
+        if name not in [o.name for o in self.contract.outputs() if o.stage]:
+            raise DeclarationError(
+                f"contract {self.contract.name}: {name!r} is no stage; declare output({name!r}, ..., stage=True)"
+            )
+        earlier = {p for points in self.stage_points.values() for p in points}
+        self.stage_points[name] = tuple(p for p in self.points_seen if p not in earlier)
+        self.stages[name] = value.v
+        return self.wrap(self._observed(name, value.v))
+
+    def shared(self, name: str, value: Quantity, axis: int = -1) -> Quantity:
+        """One value that serves a row along `axis`: one fp32 candidate of it must explain the whole row."""
+        self.shared_values[name] = (value.v, axis)
+        return self.wrap(self._pinned(name, value.v))
+
+    # -- sets
+    def pick_max(self, values: Quantity, axis: int = -1, *, nan: str = "first") -> Quantity:
+        """Index of the largest value along the axis (which goes), the lowest index where values are equal.
+
+        `nan`: 'first', a NaN is the largest value; 'ignore', it is never picked unless all are NaN.
+        """
+        if nan not in ("first", "ignore"):
+            raise DeclarationError(f"pick_max(nan={nan!r}); use 'first' or 'ignore'")
+        return self.wrap(self._pick_max(values.v, axis, nan))
+
+    def one_of(self, *parts: Quantity) -> Quantity:
+        """Any one of a few results, and nothing between them."""
+        return self.wrap(self._one_of([p.v for p in parts]))
+
+    # -- functions
+    def cos(self, x: Quantity, *, ulps: Any = 2) -> Quantity:
+        return self.function("cos", x, ulps=ulps)
+
+    def sin(self, x: Quantity, *, ulps: Any = 2) -> Quantity:
+        return self.function("sin", x, ulps=ulps)
+
+    def log(self, x: Quantity, *, ulps: Any = 2) -> Quantity:
+        return self.function("log", x, ulps=ulps)
+
+    def log1p(self, x: Quantity, *, ulps: Any = 2) -> Quantity:
+        return self.function("log1p", x, ulps=ulps)
+
+    def softplus(self, x: Quantity, *, threshold: float = 20.0, ulps: Any = 2) -> Quantity:
+        """log(1 + exp(x)), and x itself above the threshold."""
+        below = self.log1p(self.function("exp", x, ulps=ulps), ulps=ulps)
+        return self.where(self.less(self.wrap(x.r.lift(threshold)), x), x, below)
+
+
+def declared_order(declared: Any, order: Order) -> Order:
+    """An implementation's own order: a depth, or an order that replaces the contract's."""
+    if declared is None:
+        return order
+    if isinstance(declared, (AnyOrder, Chunks, Mma, Tree)):
+        return declared
+    if isinstance(declared, int) and isinstance(order, AnyOrder):
+        return AnyOrder(declared)
+    raise DeclarationError(f"order {declared!r} in place of {order}; use a depth or an order")
+
+
+def declared_softmax(declared: Any, spec: Softmax) -> Softmax:
+    """An implementation's own depth, gauge or whole specification."""
+    from dataclasses import replace
+
+    if declared is None:
+        return spec
+    if isinstance(declared, int):
+        return replace(spec, depth=declared)
+    if isinstance(declared, Gauge):
+        return replace(spec, gauge=declared)
+    if isinstance(declared, Softmax):
+        return replace(declared, p_format=spec.p_format, p_mode=spec.p_mode)
+    raise DeclarationError(f"order {declared!r} of a softmax; use a depth, a Gauge or a Softmax")
+
+
+def _bound(order: Order) -> str:
+    if isinstance(order, AnyOrder):
+        return "any order" if order.depth is None else f"depth {order.depth}"
+    return str(order)
+
+
+_accumulator = accumulator
