@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from contract import formats
-from contract.endpoints import TINY, Array, Freedom, Interval, collapse, flush_ends, ulp32
+from contract.endpoints import MAY, TINY, Array, Freedom, Interval, collapse, flush_ends, ulp32
 from contract.errors import DeclarationError
 from contract.orders import FP32
 from contract.products import gamma
@@ -123,11 +123,18 @@ class Softmax:
         return float(gamma(depth + (2 * self.ulps + 2) * self.merges_of(keys) + 3, U))
 
 
+def least(spec: Softmax) -> float:
+    """What an exponential below the smallest value may still be: its ulps are those of zero."""
+    return float(2 * spec.ulps + 2) * 2.0**-149
+
+
 @dataclass
 class Weights:
     """Scores and maxima of live keys, ready for a bound; (..., Q, K) but for maxima (..., Q, 1)."""
 
     live: Array
+    lo: Array
+    hi: Array
     middle: Array
     radius: Array
     lowest: Array  # of the maximum
@@ -145,14 +152,18 @@ def weights_of(s: Interval, live: Array, empty: str) -> tuple[Weights, Array]:
     with np.errstate(invalid="ignore"):
         middle = np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)
         radius = np.where(lo == hi, 0.0, np.maximum(hi - middle, middle - lo))
-    top = np.max(hi, axis=-1, keepdims=True, where=live, initial=-np.inf)
-    bottom = np.max(lo, axis=-1, keepdims=True, where=live, initial=-np.inf)
-    return Weights(live, np.where(live, middle, 0.0), np.where(live, radius, 0.0), bottom, top), none
+    bottom, top = _largest(lo, live), _largest(hi, live)
+    middle, radius = np.where(live, middle, 0.0), np.where(live, radius, 0.0)
+    return Weights(np.asarray(live), lo, hi, middle, radius, bottom, top), np.asarray(none)
 
 
-def maxima(w: Weights, lo: Array, hi: Array, gauge: Gauge) -> list[tuple[slice, Array, Array]]:
+def _largest(x: Array, live: Array) -> Array:
+    return np.asarray(np.max(x, axis=-1, keepdims=True, where=live, initial=-np.inf))
+
+
+def maxima(w: Weights, gauge: Gauge) -> list[tuple[slice, Array, Array]]:
     """For each block of keys: the range of the maximum its weights are rounded against."""
-    keys = lo.shape[-1]
+    keys = w.live.shape[-1]
     if gauge.kind == "final":
         return [(slice(0, keys), w.lowest, w.highest)]
     found = []
@@ -161,9 +172,8 @@ def maxima(w: Weights, lo: Array, hi: Array, gauge: Gauge) -> list[tuple[slice, 
         if gauge.split and block.start % gauge.split == 0:
             low = high = np.full_like(low, -np.inf)
         live = w.live[..., block]
-        of = {"axis": -1, "keepdims": True, "initial": -np.inf, "where": live}
-        low = np.maximum(low, np.max(lo[..., block], **of))
-        high = np.maximum(high, np.max(hi[..., block], **of))
+        low = np.maximum(low, _largest(w.lo[..., block], live))
+        high = np.maximum(high, _largest(w.hi[..., block], live))
         found.append((block, low, high))
     return found
 
@@ -186,7 +196,8 @@ def softmax_av_range(
     Args:
         s: scores (..., Q, K).
         v: values (..., K, D).
-        mask: True where a key is live, broadcast to s; None: all are.
+        mask: True where a key is live, broadcast to s; None: all are. What a masked key holds plays no part, as long
+            as it is finite.
     """
     from contract.attention_steps import by_steps
 
@@ -195,11 +206,23 @@ def softmax_av_range(
     with np.errstate(all="ignore"):
         o, lse, inside = _closed(s, v, w, spec, free)
     inside = inside & ~none if spec.empty != "mean" else inside
-    if inside.all():
-        return o, lse
-    o_steps, lse_steps = by_steps(s, v, live, w, none, spec, free)
-    rows = inside.all(axis=-1, keepdims=True)
-    return _choose(inside, o, o_steps), _choose(rows, lse, lse_steps)
+    if not inside.all():
+        o_steps, lse_steps = by_steps(s, v, live, w, none, spec, free)
+        rows = inside.all(axis=-1, keepdims=True)
+        o, lse = _choose(inside, o, o_steps), _choose(np.asarray(rows), lse, lse_steps)
+    return _poisoned(o, v, live), lse
+
+
+def _poisoned(o: Interval, v: Interval, live: Array) -> Interval:
+    """A masked key's weight is 0, and 0 times a v that is not finite may be computed: NaN may."""
+    bad = ~np.isfinite(v.lo) | ~np.isfinite(v.hi)
+    if v.nan is not None:
+        bad = bad | (v.nan > 0)
+    if not bad.any():
+        return o
+    may = (~live).astype(np.float64) @ bad.astype(np.float64) > 0
+    nan = np.where(may, MAY, 0).astype(np.uint8)
+    return Interval(o.lo, o.hi, nan if o.nan is None else np.maximum(nan, o.nan))
 
 
 def _choose(inside: Array, a: Interval, b: Interval) -> Interval:
@@ -222,9 +245,11 @@ def _closed(
     e = np.where(w.live, np.exp(distance), 0.0)
     vm = 0.5 * v.lo + 0.5 * v.hi
     va = np.maximum(np.abs(v.lo), np.abs(v.hi))
-    bad_v = (va > LARGEST) | np.isnan(va) | (np.zeros(v.shape, bool) if v.nan is None else v.nan > 0)
+    bad_v = (
+        (va > LARGEST) | np.isnan(va) | (np.zeros(v.shape, bool) if v.nan is None else v.nan > 0)
+    )
     vm, va = np.where(bad_v, 0.0, vm), np.where(bad_v, 0.0, va)
-    p = _rounding(s, w, e, eps, center, spec, free)
+    p = _rounding(w, e, eps, center, spec, free)
     total = (p.sums if spec.sums == "rounded" else e).sum(axis=-1, keepdims=True)
     o = (p.value @ vm) / total
     each = (1 + np.expm1(eps)) * (1 + chain) - 1 + keys * 2.0**-50
@@ -234,7 +259,7 @@ def _closed(
     )
     counted = spec.sums == "rounded"
     half_sum = p.half.sum(axis=-1, keepdims=True) if counted else 0.0
-    t = (TINY if free.ftz else 2.0**-149) * (1 + merges)
+    t = (TINY if free.ftz else least(spec)) * (1 + merges)
     live = w.live.astype(np.float64)
     count = live.sum(axis=-1, keepdims=True)
     radius = (wrong + p.half) @ va + np.abs(o) * (wrong_sum + half_sum)
@@ -265,11 +290,12 @@ def _exact(s: Interval, v: Interval, w: Weights, free: Freedom) -> Array:
         return np.asarray(zero)
     ones = w.live.astype(np.float64)
     # rows of v that no query reads do not count
-    read = ones.reshape(-1, *ones.shape[-2:]).any(axis=(0, 1))[:, None]
+    read = np.asarray(ones.reshape(-1, *ones.shape[-2:]).any(axis=(0, 1)))[:, None]
     clean = Interval(np.where(read, v.lo, 0.0), np.where(read, v.hi, 0.0))
     clean = Interval(clean.lo, clean.lo) if v.same else clean
     magnitude = ones @ np.maximum(np.abs(clean.lo), np.abs(clean.hi))
-    return exact_sums(Interval(ones, ones), clean, None, magnitude, 24, FP32, free) & zero
+    exact = exact_sums(Interval(ones, ones), clean, None, magnitude, 24, FP32, free)
+    return np.asarray(exact & zero)
 
 
 @dataclass
@@ -283,7 +309,7 @@ class _Rounded:
 
 
 def _rounding(
-    s: Interval, w: Weights, e: Array, eps: Array, center: Array, spec: Softmax, free: Freedom
+    w: Weights, e: Array, eps: Array, center: Array, spec: Softmax, free: Freedom
 ) -> _Rounded:
     if spec.p_format is None:
         return _Rounded(e, np.zeros_like(e), e, [])
@@ -296,7 +322,7 @@ def _rounding(
         return _Rounded(e, half, e, [])
     value, half = np.zeros_like(e), np.zeros_like(e)
     blocks = []
-    for block, low, high in maxima(w, s.lo, s.hi, spec.gauge):
+    for block, low, high in maxima(w, spec.gauge):
         own = 0.5 * low + 0.5 * high
         rad = np.where(np.isfinite(own), np.maximum(high - own, own - low), 0.0)
         own = np.where(np.isfinite(own), own, center)

@@ -66,7 +66,9 @@ def _parts(r: SampleReading, s: Array, v: Array, live: Array, spec: Softmax) -> 
         fresh = not parts or (spec.gauge.split and block.start % spec.gauge.split == 0)
         before = None if fresh else parts.pop()
         known = final if spec.gauge.kind == "final" else None
-        parts.append(_block(r, s[..., block], v[..., block, :], live[..., block], before, known, inner, spec))
+        parts.append(
+            _block(r, s[..., block], v[..., block, :], live[..., block], before, known, inner, spec)
+        )
     order = r.rng.permutation(len(parts)) if r.choice.order == "random" else range(len(parts))
     merged = [parts[i] for i in order]
     while len(merged) > 1:
@@ -117,7 +119,7 @@ def _dot(r: SampleReading, p: Array, v: Array, live: Array, depth: int | None) -
 
 def _unread(v: Array, live: Array) -> Array:
     """v with what no query reads taken out (it may be poison)."""
-    read = live.any(axis=-2)[..., None]
+    read = np.asarray(live.any(axis=-2))[..., None]
     return np.where(read, v, 0.0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from contract import formats
-from contract.attention import Softmax, Weights, maxima, rounded_weights
+from contract.attention import Softmax, Weights, least, maxima, rounded_weights
 from contract.endpoints import MAY, ONLY, TINY, Array, Freedom, Interval
 from contract.interval import div
 from contract.orders import FP32, AnyOrder
@@ -28,12 +28,14 @@ def by_steps(
         eps = 2 * U * np.abs(w.highest - w.middle + w.radius) + 2 * U * (1 + merges) * size
         eps = np.where(w.live, eps + (2 * spec.ulps + 1) * U, 0.0)
         low = np.exp(np.where(w.live, w.middle - w.radius - w.highest, 0.0)) * np.exp(-eps)
-        high = np.exp(np.where(w.live, np.minimum(w.middle + w.radius - w.lowest, 0.0), 0.0)) * np.exp(eps)
-        low, high = np.where(w.live, low, 0.0), np.where(w.live, high, 0.0)
+        high = np.exp(
+            np.where(w.live, np.minimum(w.middle + w.radius - w.lowest, 0.0), 0.0)
+        ) * np.exp(eps)
+        low, high = np.where(w.live, low, 0.0), np.where(w.live, high + least(spec), 0.0)
         if free.ftz:
             low = np.where(low < TINY, 0.0, low)
     e = Interval(low, high)
-    weights = _rounded(s, w, e, eps, spec, free)
+    weights = _rounded(w, e, eps, spec, free)
     d = AnyOrder(spec.depth)
     # a key that is masked is not read, whatever its v holds
     total = dot_range(weights, _clean(v), d, FP32, free)
@@ -54,9 +56,7 @@ def by_steps(
     return _conventions(Interval(lo, hi, state), lse, s, v, live, w, none, wide, spec)
 
 
-def _rounded(
-    s: Interval, w: Weights, e: Interval, eps: Array, spec: Softmax, free: Freedom
-) -> Interval:
+def _rounded(w: Weights, e: Interval, eps: Array, spec: Softmax, free: Freedom) -> Interval:
     if spec.p_format is None:
         return e
     fmt = formats.get(spec.p_format)
@@ -67,16 +67,24 @@ def _rounded(
         lo, hi = np.maximum(e.lo * (1 - unit) - small, 0.0), e.hi * (1 + unit) + small
         return Interval(np.where(w.live, lo, 0.0), np.where(w.live, hi, 0.0))
     with np.errstate(all="ignore"):
-        for block, bottom, top in maxima(w, s.lo, s.hi, spec.gauge):
+        for block, bottom, top in maxima(w, spec.gauge):
             near = w.middle[..., block]
             near_lo, near_hi = near - w.radius[..., block], near + w.radius[..., block]
             error = np.expm1(eps[..., block])
             first, _ = rounded_weights(np.exp(near_lo - top), error, fmt, spec.p_mode, free)
             _, last = rounded_weights(
-                np.exp(np.minimum(near_hi - bottom, 0.0)), error, fmt, spec.p_mode, free
+                np.exp(np.minimum(near_hi - bottom, 0.0)) + least(spec),
+                error,
+                fmt,
+                spec.p_mode,
+                free,
             )
-            lo[..., block] = first * np.exp(np.minimum(bottom - w.highest, 0.0)) * (1 - error)
-            hi[..., block] = last * np.exp(np.minimum(top - w.lowest, 0.0)) * (1 + error)
+            # each rescaling may underflow, to zero or to a few of the smallest values
+            scale = np.exp(np.minimum(bottom - w.highest, 0.0))
+            scale = np.where(scale < TINY, 0.0, scale) if free.ftz else scale
+            lost = least(spec) * (1 + spec.merges_of(w.live.shape[-1]))
+            lo[..., block] = first * scale * (1 - error)
+            hi[..., block] = last * (np.exp(np.minimum(top - w.lowest, 0.0)) * (1 + error) + lost)
     lo, hi = np.where(np.isnan(lo), 0.0, np.maximum(lo, 0.0)), np.where(np.isnan(hi), np.inf, hi)
     return Interval(np.where(w.live, lo, 0.0), np.where(w.live, hi, 0.0))
 

@@ -164,6 +164,8 @@ class Judge:
         self, base: CheckResult, bench: Bench, subject: Subject, gate: str
     ) -> tuple[CheckResult, dict[str, Any] | None]:
         tally = gates.run(gate, bench, subject)
+        if gate == "limits" and tally.measured and self.options.get("update_records"):
+            tally.stop("pass", "recorded")
         result = _with_tally(base, tally)
         row = None
         if tally.outcome == "fail" and tally.failure is not None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from contract.interval import MAY, ONLY, TINY, Array, Freedom, Interval, settle
+from contract.endpoints import MAY, ONLY, TINY, Array, Freedom, Interval, settle
 from contract.sums import U, gamma, within
 
 

@@ -131,7 +131,9 @@ def dot_sample(
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
     out = np.empty(shape)
     count = max(1, int(np.prod(shape[:-2], dtype=np.int64)))
-    per_step = n if isinstance(order, AnyOrder) else order.k if isinstance(order, Mma) else order.size
+    per_step = (
+        n if isinstance(order, AnyOrder) else order.k if isinstance(order, Mma) else order.size
+    )
     height = max(1, PIECE // max(1, count * columns * min(per_step, n)))
     b_terms = np.swapaxes(draw.flush(b), -1, -2)[..., None, :, :]  # (..., 1, N, K)
     for r in range(0, shape[-2], height):

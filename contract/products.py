@@ -58,17 +58,23 @@ def dot_range(
         for c in range(0, columns, width):
             place = (..., slice(r, r + height), slice(c, c + width))
             piece = _piece(
-                a.map(lambda x, r=r: x[..., r : r + height, :]),
-                b.map(lambda x, c=c: x[..., c : c + width]),
+                _cut(a, (..., slice(r, r + height), slice(None))),
+                _cut(b, (..., slice(c, c + width))),
                 order,
                 acc,
                 free,
-                None if start is None else start.map(lambda x, at=place: np.broadcast_to(x, shape)[at]),
+                None
+                if start is None
+                else _cut(start.map(lambda x: np.broadcast_to(x, shape)), place),
             )
             lo[place], hi[place] = piece.lo, piece.hi
             nan[place] = 0 if piece.nan is None else piece.nan
             narrow = narrow and piece.narrow
     return collapse(lo, hi, nan if nan.any() else None, narrow=narrow)
+
+
+def _cut(x: Interval, at: Any) -> Interval:
+    return x.map(lambda ends: ends[at])
 
 
 @dataclass
@@ -100,7 +106,9 @@ def _piece(
     if isinstance(order, AnyOrder):
         depth = n - 1 if order.depth is None else min(order.depth, n - 1)
         relative = gamma(depth + loose, acc.u)
-        sums.error = relative * sums.magnitude + n * t * (loose + (2 if free.ftz else 0)) * (1 + relative)
+        sums.error = relative * sums.magnitude + n * t * (loose + (2 if free.ftz else 0)) * (
+            1 + relative
+        )
     bits = acc.bits - 1 if isinstance(order, Mma) or acc.truncates else acc.bits
     exact = exact_sums(fa, fb, fs, sums.magnitude, bits, acc, free)
     radius = np.where(exact, 0.0, sums.error + (n + 4) * 2.0**-52 * sums.magnitude) + sums.spread
@@ -139,8 +147,8 @@ def _accumulate(
         sums.total = sums.total + middle
         sums.magnitude, sums.spread = np.abs(middle) + spread + sums.magnitude, spread
     for k in range(0, n, step):
-        am, ar = _middle(a.map(lambda x, k=k: x[..., k : k + step]))
-        bm, br = _middle(b.map(lambda x, k=k: x[..., k : k + step, :]))
+        am, ar = _middle(_cut(a, (..., slice(k, k + step))))
+        bm, br = _middle(_cut(b, (..., slice(k, k + step), slice(None))))
         before = np.abs(sums.total) + sums.spread
         sums.total = sums.total + am @ bm
         aa, bb = np.abs(am), np.abs(bm)
@@ -260,7 +268,7 @@ def _special_terms(
     axes_b = (*range(bad_b.ndim - 2), bad_b.ndim - 1)
     for k in np.flatnonzero(bad_a.any(axis=axes_a) | bad_b.any(axis=axes_b)):
         at = slice(int(k), int(k) + 1)
-        left, right = a.map(lambda x, at=at: x[..., at]), b.map(lambda x, at=at: x[..., at, :])
+        left, right = _cut(a, (..., at)), _cut(b, (..., at, slice(None)))
         lo, hi, nan = product_hull(left, right)
         yield Interval(lo, hi, nan), np.asarray(bad_a[..., at] | bad_b[..., at, :])
     if start is not None:

@@ -285,6 +285,7 @@ class _JudgeProcess:
             "memory": self.options.memory,
             "device": self.options.device,
             "suites": dict(self.options.suites),
+            "update_records": self.options.update_records,
             "parent": os.getpid(),
         }
         assert process.stdin is not None

@@ -70,7 +70,9 @@ def one_of(parts: list[Interval]) -> Choices:
     state = np.stack([np.broadcast_to(x, shape) for x in states], -1)
     nan = np.where((state == ONLY).all(-1), ONLY, np.where((state > 0).any(-1), MAY, 0))
     # where all are NaN the first one's placeholder stays
-    allowed = (state != ONLY) | ((state == ONLY).all(-1, keepdims=True) & (np.arange(len(parts)) == 0))
+    allowed = (state != ONLY) | (
+        (state == ONLY).all(-1, keepdims=True) & (np.arange(len(parts)) == 0)
+    )
     codes = np.stack([np.broadcast_to(p.lo, shape) for p in parts], -1)
     tops = np.stack([np.broadcast_to(p.hi, shape) for p in parts], -1)
     return Choices(codes, allowed, nan.astype(np.uint8) if nan.any() else None, tops=tops)
@@ -151,7 +153,12 @@ def placed(
         room = np.zeros((n,) if common else (*shape, n), codes.dtype)
         # picks share one list of codes
         found = OutputSet(
-            fmt, room, room if common else room.copy(), np.zeros((*shape, n), bool), None, np.zeros(0)
+            fmt,
+            room,
+            room if common else room.copy(),
+            np.zeros((*shape, n), bool),
+            None,
+            np.zeros(0),
         )
     if common:
         found.codes[:] = codes

@@ -42,7 +42,9 @@ def _bits(x: Interval, axis: int) -> tuple[Array, Array]:
     least = np.full(union.shape, np.inf)
     step = max(1, PIECE // max(1, x.lo.size // max(1, x.shape[axis])))
     for k in range(0, x.shape[axis], step):
-        size = np.abs(x.lo[(..., slice(k, k + step), slice(None))] if axis == -2 else x.lo[..., k : k + step])
+        size = np.abs(
+            x.lo[(..., slice(k, k + step), slice(None))] if axis == -2 else x.lo[..., k : k + step]
+        )
         smallest = np.min(size, axis=axis, keepdims=True, where=size > 0, initial=np.inf)
         least = np.minimum(least, smallest)
     exponent = np.frexp(np.where(np.isfinite(least), least, 1.0))[1] - 1
@@ -76,7 +78,11 @@ def exact_sums(
     floor = acc.normal if free.ftz else acc.least
 
     def fits(la: Array, lb: Array) -> Array:
-        q = la + lb if start is None else np.minimum(la + lb, lowest_bits(start.lo[..., None], -1)[..., 0])
+        q = (
+            la + lb
+            if start is None
+            else np.minimum(la + lb, lowest_bits(start.lo[..., None], -1)[..., 0])
+        )
         return np.asarray((q >= need) & (q >= floor) & sure_a & sure_b)
 
     ok = fits(lowest_bits(a.lo[..., :HEAD], -1), lowest_bits(b.lo[..., :HEAD, :], -2))

@@ -82,9 +82,7 @@ def joint_refused(
         offset = (step + 1) // 2 * (1 if step % 2 else -1)
         piece = take_rows(kernel, case, left)
         last = [True]
-        ranges = case_range(
-            kernel, piece, chosen, depths, prepare=_pinning(name, offset, last)
-        )
+        ranges = case_range(kernel, piece, chosen, depths, prepare=_pinning(name, offset, last))
         wrong = np.zeros(len(left), bool)
         for operand in kernel.outputs():
             bits = outputs.get(operand.name)

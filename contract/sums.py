@@ -159,7 +159,7 @@ def variance_range(
     None where a row needs steps and there are none.
     """
     n = x.shape[axis]
-    if not (x.same and x.narrow and x.nan is None and mean.lo.size and n <= 2**24):
+    if not (x.same and x.narrow and mean.lo.size and n <= 2**24):
         return None if steps is None else steps()
     d = n - 1 if depth is None else min(depth, n - 1)
     # The rows outside the domain are computed too, and not taken.
@@ -170,6 +170,8 @@ def variance_range(
         largest = np.abs(x.lo).max(axis=axis, keepdims=True)
         inside = (largest <= 2.0**50) & (spread >= (2.0**-36 if free.ftz else 2.0**-50))
         inside = inside & (np.maximum(np.abs(mean.lo), np.abs(mean.hi)) <= 2.0**51)
+        if x.nan is not None:
+            inside = inside & ~(x.nan > 0).any(axis=axis, keepdims=True)
         if steps is not None:
             inside = inside & (mean.lo != mean.hi)
         if not inside.any() or (steps is None and not inside.all()):

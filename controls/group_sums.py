@@ -19,7 +19,7 @@ BOTH = ("float32", "bf16_rows")
 @red("group_sums", profile=BOTH, gate="exact")
 def halves_added(x: torch.Tensor) -> torch.Tensor:
     """a[i] + a[i + n / 2]: the tree of a warp's shuffles."""
-    sums = x.float().unflatten(-1, (-1, GROUP))
+    sums = x.float().reshape(x.shape[0], -1, GROUP)
     while sums.shape[-1] > 1:
         low, high = sums.chunk(2, dim=-1)
         sums = low + high
@@ -29,7 +29,7 @@ def halves_added(x: torch.Tensor) -> torch.Tensor:
 @red("group_sums", profile=BOTH, gate="exact")
 def one_after_the_other(x: torch.Tensor) -> torch.Tensor:
     """A running sum."""
-    sums = x.float().unflatten(-1, (-1, GROUP))
+    sums = x.float().reshape(x.shape[0], -1, GROUP)
     total = sums[..., 0]
     for k in range(1, GROUP):
         total = total + sums[..., k]
@@ -39,13 +39,13 @@ def one_after_the_other(x: torch.Tensor) -> torch.Tensor:
 @red("group_sums", profile=BOTH, gate="exact")
 def in_float64(x: torch.Tensor) -> torch.Tensor:
     """The correctly rounded sum is not the tree's."""
-    return x.double().unflatten(-1, (-1, GROUP)).sum(-1).float()
+    return x.double().reshape(x.shape[0], -1, GROUP).sum(-1).float()
 
 
 @red("group_sums", profile=BOTH, gate="exact")
 def in_bf16(x: torch.Tensor) -> torch.Tensor:
     """Every addition is rounded to bf16."""
-    sums = x.bfloat16().unflatten(-1, (-1, GROUP))
+    sums = x.bfloat16().reshape(x.shape[0], -1, GROUP)
     while sums.shape[-1] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return sums.squeeze(-1).float()
@@ -54,7 +54,7 @@ def in_bf16(x: torch.Tensor) -> torch.Tensor:
 @red("group_sums", profile=BOTH, gate="shapes")
 def group_of_32(x: torch.Tensor) -> torch.Tensor:
     """Only the first half of each group."""
-    sums = x.float().unflatten(-1, (-1, GROUP))[..., : GROUP // 2]
+    sums = x.float().reshape(x.shape[0], -1, GROUP)[..., : GROUP // 2]
     while sums.shape[-1] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return sums.squeeze(-1)
@@ -63,7 +63,7 @@ def group_of_32(x: torch.Tensor) -> torch.Tensor:
 @green("group_sums", profile=BOTH)
 def through_pairs_of_pairs(x: torch.Tensor) -> torch.Tensor:
     """Two levels at a time, right operand first: additions commute."""
-    sums = x.float().unflatten(-1, (-1, GROUP))
+    sums = x.float().reshape(x.shape[0], -1, GROUP)
     while sums.shape[-1] > 1:
         a, b, c, d = (sums[..., k::4] for k in range(4))
         sums = (d + c) + (b + a)

@@ -91,7 +91,7 @@ def quotient_kept(x: torch.Tensor, *, cap: float) -> torch.Tensor:
 
 
 @red("softcap", profile="each_op", gate="exact")
-def cap_in_bf16_tanh(x: torch.Tensor, *, cap: float) -> torch.Tensor:
+def tanh_kept(x: torch.Tensor, *, cap: float) -> torch.Tensor:
     """tanh fused with the product: it is not rounded."""
     return (torch.tanh((x / cap).float()) * cap).to(x.dtype)
 

@@ -67,7 +67,7 @@ group_sums = register(
 @implementation("group_sums", name="torch", profile=("float32", "bf16_rows"))
 def group_sums_torch(x: torch.Tensor) -> torch.Tensor:
     """Six rounds of additions of neighbours."""
-    sums = x.float().unflatten(-1, (-1, GROUP))
+    sums = x.float().reshape(x.shape[0], -1, GROUP)
     while sums.shape[-1] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return sums.squeeze(-1)

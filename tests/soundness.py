@@ -58,11 +58,13 @@ KINDS = ("ordinary", "fp32", "window", "huge", "subnormal", "bits")
 
 def outside(r: Interval, values: Array) -> Array:
     """Where an execution is not in the range; zeros count with their sign."""
-    nan = np.zeros(values.shape, np.uint8) if r.nan is None else np.broadcast_to(r.nan, values.shape)
+    nan = (
+        np.zeros(values.shape, np.uint8) if r.nan is None else np.broadcast_to(r.nan, values.shape)
+    )
     is_nan = np.isnan(values)
     below = (values < r.lo) | ((values == 0) & (r.lo == 0) & np.signbit(values) & ~np.signbit(r.lo))
     above = (values > r.hi) | ((values == 0) & (r.hi == 0) & ~np.signbit(values) & np.signbit(r.hi))
-    return np.where(is_nan, nan == 0, below | above | (nan == ONLY))
+    return np.asarray(np.where(is_nan, nan == 0, below | above | (nan == ONLY)))
 
 
 def contract_of(reference: Any, profile: Profile | None = None, **more: Any) -> Contract:

@@ -35,7 +35,10 @@ def refused(profile: str, total: object, out: object, **more: object) -> dict[st
 
 def norm(rows: object) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     x = np.asarray(rows, np.float64)
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
+    root: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.sqrt(
+        np.square(x).mean(-1, keepdims=True) + 1e-6
+    )
+    return x / root
 
 
 def test_the_fused_norm_reads_the_unrounded_sum() -> None:

@@ -66,7 +66,8 @@ def test_both_ends_saturate_and_are_flagged() -> None:
     assert checked(x, right, [0, 0, 0, 0, 0]) == (0, 2)
     wrapped = [[-(2**31), 0], [-(2**31), 0], [2**31 - 128, 0], [-(2**31), 0], [top, 65536]]
     assert checked(x, wrapped, [0, 1, 1, 0, 0]) == (1, 0)
-    assert checked(np.array(x) * 256, right[:2] + right[2:], [0, 1, 1, 0, 0], "8")[0] == 1
+    assert checked(np.array(x[:4]) * 256, right[:4], [0, 1, 1, 0], "8") == (0, 0)
+    assert checked(np.array(x[:4]), right[:4], [1, 1, 1, 1], "8") == (4, 0)
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ def one(*values: float) -> list[Interval]:
     return [point(np.array([v]), narrow=True, raw=True) for v in values]
 
 
-def hard_triples(rng: np.random.Generator, count: int) -> tuple[Array, Array, Array]:
+def fused(operands: list[Interval], free: Freedom) -> Interval:
+    a, b, c = operands
+    return fused_multiply_add(a, b, c, free)
+
+
+def hard_triples(rng: Any, count: int) -> tuple[Array, Array, Array]:
     """Products of 25 bits that are ties of fp32, with addends far below; cancellations; subnormal results."""
     a, b = (rng.integers(2**11, 2**13, count) * 2.0 + 1 for _ in range(2))
     kind = rng.integers(0, 5, count)
@@ -33,7 +39,8 @@ def hard_triples(rng: np.random.Generator, count: int) -> tuple[Array, Array, Ar
     c = np.where(kind > 2, np.exp2(-rng.integers(4.0, 40, count)), c)
     down = np.exp2(-rng.integers(60.0, 88, count) * (kind % 2 * rng.integers(0, 2, count)))
     a, b, c = a * down, b * down, c * rng.choice([-1, 1], count) * down * down
-    return tuple(x.astype(np.float32).astype(np.float64) for x in (a, b, c))  # type: ignore[return-value]
+    a, b, c = (x.astype(np.float32).astype(np.float64) for x in (a, b, c))
+    return a, b, c
 
 
 def test_one_rounding_where_two_go_wrong() -> None:
@@ -41,7 +48,7 @@ def test_one_rounding_where_two_go_wrong() -> None:
     naive = (a * b + c).astype(np.float32)
     assert naive == 16777216.0
     assert fma_f32(a, b, c) == 16777218.0
-    x = fused_multiply_add(*one(24929.0, 673.0, 2.0**-30), Freedom(wide=False))
+    x = fused(one(24929.0, 673.0, 2.0**-30), Freedom(wide=False))
     assert x.lo == x.hi == 16777218.0
 
 
@@ -50,17 +57,17 @@ def test_ten_thousand_hard_triples_round_as_fractions_do(seed: int) -> None:
     a, b, c = hard_triples(np.random.default_rng(seed), 10_000)
     with np.errstate(all="ignore"):
         naive = (a * b + c).astype(np.float32).astype(np.float64)
-    fused = fma_f32(a, b, c)
+    single = fma_f32(a, b, c)
     real = [Fraction(p) * Fraction(q) + Fraction(r) for p, q, r in zip(a, b, c, strict=True)]
     want = np.array([round_fraction(x, "fp32") for x in real])
-    assert np.array_equal(fused, want)
+    assert np.array_equal(single, want)
     assert (naive != want).sum() > 50
     assert (np.abs(want) < 2.0**-126).sum() > 500
     operands = [point(v, narrow=True) for v in (a, b, c)]
-    narrow = fused_multiply_add(*operands, Freedom(wide=False, ftz=False))
+    narrow = fused(operands, Freedom(wide=False, ftz=False))
     assert np.array_equal(narrow.lo, want)
     assert np.array_equal(narrow.hi, want)
-    wide = fused_multiply_add(*operands, Freedom(ftz=False))
+    wide = fused(operands, Freedom(ftz=False))
     for lo, hi, x, f in zip(wide.lo, wide.hi, real, want, strict=True):
         assert Fraction(lo) <= min(x, Fraction(f))
         assert Fraction(hi) >= max(x, Fraction(f))
@@ -77,12 +84,12 @@ def test_the_sum_is_rounded_to_odd() -> None:
 
 def test_a_product_that_underflows_keeps_its_sign_when_fused_and_loses_it_separately() -> None:
     a, b, c = one(-(2.0**-100), 2.0**-60, 0.0)
-    fused = fused_multiply_add(a, b, c, Freedom(wide=False, ftz=False))
-    assert np.signbit(fused.lo)
-    assert np.signbit(fused.hi)
+    together = fused([a, b, c], Freedom(wide=False, ftz=False))
+    assert np.signbit(together.lo)
+    assert np.signbit(together.hi)
     separate = add(mul(a, b, Freedom(wide=False)), c, Freedom(wide=False))
     assert not np.signbit(separate.hi)
-    either = union(fused, separate)
+    either = union(together, separate)
     assert np.signbit(either.lo)
     assert not np.signbit(either.hi)
 
@@ -110,7 +117,7 @@ def test_infinities_of_a_fused_step(
     nan: int,
 ) -> None:
     made = [Interval(np.array([float(p)]), np.array([float(q)]), narrow=True) for p, q in (a, b, c)]
-    x = fused_multiply_add(*made, FREE)
+    x = fused(made, FREE)
     state = 0 if x.nan is None else int(x.nan[0])
     assert state == nan
     if lo is not None:
@@ -122,7 +129,7 @@ def test_wide_operands_enclose_the_real_value() -> None:
     rng = np.random.default_rng(3)
     a, b = rng.uniform(1, 2, (2, 3000))
     c = -(a * b) * (1 + rng.choice([0, 2.0**-50, 2.0**-30, 2.0**-10], 3000))
-    x = fused_multiply_add(*(Interval(v, v) for v in (a, b, c)), FREE)
+    x = fused([Interval(v, v) for v in (a, b, c)], FREE)
     for p, q, r, lo, hi in zip(a, b, c, x.lo, x.hi, strict=True):
         real = Fraction(p) * Fraction(q) + Fraction(r)
         assert Fraction(lo) <= real <= Fraction(hi)
@@ -133,6 +140,6 @@ def test_a_nan_operand_makes_the_fused_step_nan() -> None:
     for place in range(3):
         operands = one(1.0, 2.0, 3.0)
         operands[place] = one(np.nan)[0]
-        state = fused_multiply_add(*operands, FREE).nan
+        state = fused(operands, FREE).nan
         assert state is not None
         assert state[0] == ONLY

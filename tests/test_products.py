@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
-
-from contract.autocontrols import NOMINAL
-from contract.endpoints import Array, Freedom, Interval, point
-from contract.errors import DeclarationError
-from contract.orders import FP32, AnyOrder, Chunks, Mma, Order, Tree, accumulator
-from contract.product_samples import dot_sample
-from contract.products import dot_range, tree_dot
-from contract.readings.audit import AuditReading
-from contract.readings.range import RangeReading
-from contract.readings.sample import Choice
 from soundness import (
     CHOICES,
     FREE,
@@ -34,6 +23,15 @@ from soundness import (
     sample_reading,
     trees,
 )
+
+from contract.endpoints import Array, Freedom, Interval, point
+from contract.errors import DeclarationError
+from contract.orders import FP32, AnyOrder, Chunks, Mma, Order, Tree, accumulator
+from contract.product_samples import dot_sample
+from contract.products import dot_range, tree_dot
+from contract.readings.audit import AuditReading
+from contract.readings.range import RangeReading
+from contract.readings.sample import NOMINAL, Choice
 
 ORDERS: tuple[Any, ...] = (AnyOrder(), AnyOrder(3), Chunks(2), Chunks(3, 2), Mma(4), Mma(3, 2))
 BATCH = 48
@@ -93,11 +91,13 @@ def test_a_narrower_accumulator_leaves_the_range_of_a_wider_one() -> None:
         assert outside(allowed, got).mean() > 0.9
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "window"])
+@pytest.mark.parametrize("kind", ["full", "ordinary", "window"])
 def test_all_trees_of_six_terms_lie_within_their_depth(kind: str) -> None:
     rng = np.random.default_rng(11)
-    a, b = np.abs(operands(kind, rng, (1, 6))), operands(kind, rng, (6, 400))
-    b[:, ::2] = np.abs(b[:, ::2])
+    a, b = operands(kind, rng, (1, 6)), operands(kind, rng, (6, 400))
+    if kind == "full":
+        # 24 bits, just above a power of two: where a rounding loses most
+        a, b = np.ones((1, 6)), fp32(1 + 2.0**-9 * rng.random((6, 400)))
     terms = (a.T * b).astype(np.float32)
     ranges = {d: dot_range(narrow(a), narrow(b), AnyOrder(d), FP32, STRICT) for d in range(3, 6)}
 
@@ -117,7 +117,7 @@ def test_all_trees_of_six_terms_lie_within_their_depth(kind: str) -> None:
         count += 1
     assert count == 945
     # the bound is not slack: some tree comes close
-    assert reached > 0.3
+    assert kind != "full" or reached > 0.4
 
 
 def test_uncertain_operands_widen_the_range_by_their_radii() -> None:
@@ -148,7 +148,9 @@ def test_a_start_is_one_more_term() -> None:
                 assert not outside(allowed, got).any(), (kind, order)
 
 
-@pytest.mark.parametrize("tree", [Tree("sequential"), Tree("sequential", "yes"), Tree("pairwise")], ids=str)
+@pytest.mark.parametrize(
+    "tree", [Tree("sequential"), Tree("sequential", "yes"), Tree("pairwise")], ids=str
+)
 def test_a_tree_is_executed_and_as_exact_as_its_operands(tree: Tree) -> None:
     rng = np.random.default_rng(14)
     contract = contract_of(lambda r, x: x)
@@ -268,7 +270,9 @@ def share(order: Any, k: int, m: int = 32, n: int = 128) -> float:
     ],
     ids=str,
 )
-def test_the_declared_order_decides_how_much_is_one_value(order: Any, low: float, high: float) -> None:
+def test_the_declared_order_decides_how_much_is_one_value(
+    order: Any, low: float, high: float
+) -> None:
     assert low <= share(order, 4096) <= high
 
 
@@ -332,7 +336,6 @@ def test_a_model_sized_product_stays_below_its_memory() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) * 1024 < 1.5e9
-    assert resource.RUSAGE_SELF == 0
 
 
 @pytest.mark.slow

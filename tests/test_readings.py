@@ -269,7 +269,8 @@ def test_pieces_of_a_case_give_the_ranges_of_the_whole(name: str, monkeypatch: A
     assert np.array_equal(whole.lo, pieces.lo)
     assert np.array_equal(whole.hi, pieces.hi)
     none = np.zeros(whole.lo.shape, np.uint8)
-    assert np.array_equal(*(none if o.nan is None else o.nan for o in (whole, pieces)))
+    states = [none if o.nan is None else o.nan for o in (whole, pieces)]
+    assert np.array_equal(states[0], states[1])
 
 
 def range_reading(**more: Any) -> RangeReading:

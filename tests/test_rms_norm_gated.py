@@ -14,7 +14,9 @@ from contract.ranges import case_range
 def refused(profile: str, x: object, gate: object, weight: object, out: object) -> list[bool]:
     """Which of these outputs the contract refuses, eps 1e-6."""
     kernel = Kernel(rms_norm_gated, {}, rms_norm_gated.profile(profile))
-    values = {k: np.asarray(v, np.float64) for k, v in dict(x=x, gate=gate, weight=weight).items()}
+    values = {
+        k: np.asarray(v, np.float64) for k, v in {"x": x, "gate": gate, "weight": weight}.items()
+    }
     shape = {"rows": values["x"].shape[0], "d": values["x"].shape[1]}
     case = make_case(kernel, shape, values, {"eps": 1e-6})
     bits = formats.encode(formats.round_to(np.asarray(out, np.float64), "bf16"), "bf16")
@@ -30,12 +32,19 @@ def test_a_gate_of_zero_closes_and_a_large_one_multiplies() -> None:
 
 
 def test_each_rounding_is_seen() -> None:
-    # n = 0.36515, 0.73030, 1.09545, 1.46059, w = 1.0625; silu(1) = 0.731059
-    x, gate, weight = [[1.0, 2.0, 3.0, 4.0]], [[1.0] * 4], [1.0625] * 4
-    three_step = [[0.283203125, 0.56640625, 0.8515625, 1.1328125]]
-    once = [[0.283203125, 0.56640625, 0.8515625, 1.1328125]]
-    assert not any(refused("three_step", x, gate, weight, three_step))
-    assert not any(refused("once", x, gate, weight, once))
+    x, gate = (
+        [[1.9921875, 0.279296875, -0.142578125, -0.28125]],
+        [[0.0244140625, -0.625, 1.734375, -0.921875]],
+    )
+    weight = [1.2109375, 1.0859375, 1.1484375, 1.25]
+    three_step = [[0.0291748046875, -0.064453125, -0.236328125, 0.09033203125]]
+    once = [[0.029296875, -0.06494140625, -0.2373046875, 0.0908203125]]
+    silu_rounded = [[0.029052734375, -0.064453125, -0.236328125, 0.08984375]]
+    assert refused("three_step", x, gate, weight, three_step) == [False] * 4
+    assert refused("once", x, gate, weight, once) == [False] * 4
+    assert refused("three_step", x, gate, weight, once) == [True] * 4
+    assert refused("once", x, gate, weight, three_step) == [True] * 4
+    assert refused("three_step", x, gate, weight, silu_rounded) == [True, False, False, True]
 
 
 def test_the_torch_kernel_is_the_module_bit_for_bit() -> None:

@@ -26,6 +26,7 @@ SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 500, "default": 2_000, "nightly": 20_000}
 ROWS_OF_A_SHAPE = 32
+OUTPUTS_OF_A_SHAPE = 1 << 17
 # Every stress shape once; nightly takes them all.
 POWER_BLOCKS = 8
 # An execution with one freedom driven hard finds what an average one does not.
@@ -64,11 +65,10 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
             small = []
             for case in cases:
                 rows = case.rows(bench.kernel)
-                small.append(
-                    take_rows(bench.kernel, case, slice(0, ROWS_OF_A_SHAPE))
-                    if rows > ROWS_OF_A_SHAPE and not bench.kernel.shares
-                    else case
-                )
+                # a row of logits is as long as a hundred rows of a norm
+                few = min(ROWS_OF_A_SHAPE, max(1, OUTPUTS_OF_A_SHAPE * rows // size_of(case.shape)))
+                cut = rows > few and not bench.kernel.shares
+                small.append(take_rows(bench.kernel, case, slice(0, few)) if cut else case)
             cases = small
         for index, case in enumerate(cases):
             ranges = [
