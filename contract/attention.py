@@ -38,50 +38,12 @@ import numpy as np
 from contract import formats
 from contract.endpoints import MAY, TINY, Array, Freedom, Interval, collapse, flush_ends, ulp32
 from contract.errors import DeclarationError
-from contract.orders import FP32
+from contract.orders import ANY, FINAL, FP32, Gauge, running
 from contract.products import gamma
 from contract.significands import exact_sums
 from contract.sums import U
 
 LARGEST = 2.0**100
-
-
-@dataclass(frozen=True)
-class Gauge:
-    """The maximum that a weight is rounded against.
-
-    Attributes:
-        kind: 'final', the row's; 'running', up to the end of the key's block; 'any', unknown.
-        block: keys per block of a running gauge.
-        split: keys per split, each with a running maximum of its own; 0 for one.
-    """
-
-    kind: str
-    block: int = 0
-    split: int = 0
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("final", "running", "any"):
-            raise DeclarationError(f"Gauge({self.kind!r}); use 'final', 'running' or 'any'")
-        if (self.kind == "running") != (self.block > 0) or (self.split and not self.block):
-            raise DeclarationError(f"{self}: a running gauge has a block, no other has")
-        if self.split and self.split % self.block:
-            raise DeclarationError(f"{self}: a split is a whole number of blocks")
-
-    def blocks(self, keys: int) -> list[slice]:
-        """The stretches of keys that share one maximum."""
-        step = self.block or keys
-        ends = {0, keys, *range(0, keys, step), *(range(0, keys, self.split) if self.split else ())}
-        cuts = sorted(ends)
-        return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
-
-
-FINAL, ANY = Gauge("final"), Gauge("any")
-
-
-def running(block: int, split: int = 0) -> Gauge:
-    """The running maximum of key blocks."""
-    return Gauge("running", block, split)
 
 
 @dataclass(frozen=True)
@@ -358,3 +320,6 @@ def _lse(center: Array, total: Array, share: Array, spec: Softmax) -> Interval:
     slack = -np.log1p(-np.minimum(share, 0.5)) + (spec.ulps + 1) * ulp32(log)
     slack = slack + 4 * U * (np.abs(center) + np.abs(value)) + 2.0**-149
     return Interval(value - slack, value + slack)
+
+
+__all__ = ["ANY", "FINAL", "Gauge", "Softmax", "running", "softmax_av_range"]

@@ -1,4 +1,4 @@
-"""Declared structure of sums: the order of their additions, and the accumulator they run in.
+"""Declared structure of sums: the order of their additions, their accumulator, and the gauge of rounded weights.
 
 An `AnyOrder` is every tree through which no term makes more than `depth` additions. `Chunks`, `Mma` and `Tree` fix more
 and are tighter: over 4096 terms any order is within 4095 u sum|terms|, chunks of 16 within about 16 u of the running sum.
@@ -7,6 +7,7 @@ and are tighter: over 4096 terms any order is within 4095 u sum|terms|, chunks o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -139,3 +140,41 @@ def accumulator(name: str) -> Accumulator:
     if name.startswith("w") and name[1:].isdigit() and 2 <= int(name[1:]) <= 24:
         return Accumulator(name, int(name[1:]), -149, -126, FP32.overflow, truncates=True)
     raise DeclarationError(f"accumulator {name!r}; use fp32, fp16, bf16, or w2 to w24")
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The maximum that a weight is rounded against.
+
+    Attributes:
+        kind: 'final', the row's; 'running', up to the end of the key's block; 'any', unknown.
+        block: keys per block of a running gauge.
+        split: keys per split, each with a running maximum of its own; 0 for one.
+    """
+
+    kind: str
+    block: int = 0
+    split: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("final", "running", "any"):
+            raise DeclarationError(f"Gauge({self.kind!r}); use 'final', 'running' or 'any'")
+        if (self.kind == "running") != (self.block > 0) or (self.split and not self.block):
+            raise DeclarationError(f"{self}: a running gauge has a block, no other has")
+        if self.split and self.split % self.block:
+            raise DeclarationError(f"{self}: a split is a whole number of blocks")
+
+    def blocks(self, keys: int) -> list[slice]:
+        """The stretches of keys that share one maximum."""
+        step = self.block or keys
+        ends = {0, keys, *range(0, keys, step), *(range(0, keys, self.split) if self.split else ())}
+        cuts = sorted(ends)
+        return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+FINAL, ANY = Gauge("final"), Gauge("any")
+
+
+def running(block: int, split: int = 0) -> Gauge:
+    """The running maximum of key blocks."""
+    return Gauge("running", block, split)

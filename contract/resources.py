@@ -38,7 +38,7 @@ def count(call: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, in
             return False
 
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self.read = self.written = self.calls = self.live = self.peak = 0
             self.seen: dict[int, int] = {}
 

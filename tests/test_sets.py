@@ -147,9 +147,9 @@ def test_saturated_or_nan_are_two_results_and_no_range() -> None:
     assert both.nan is not None
     assert both.nan.tolist() == [1, 0, 1]
     assert both.lo.tolist() == both.hi.tolist() == [448.0, 448.0, 1.0]
+    contract = contract_of(lambda r, x: x)
+    r = RangeReading(contract, contract.profiles[0])
     with pytest.raises(DeclarationError, match="nan"):
-        contract = contract_of(lambda r, x: x)
-        r = RangeReading(contract, contract.profiles[0])
         r.pick_max(r.wrap(a), nan="last")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from run import best
 
@@ -21,8 +23,6 @@ def measure() -> list[tuple[str, float, float]]:
     }
     found = []
     for name, info in table.items():
-        ours, theirs = best(
-            lambda n=name: round_to(x, n), lambda i=info: gfloat.round_ndarray(i, x)
-        )
+        ours, theirs = best(partial(round_to, x, name), partial(gfloat.round_ndarray, info, x))
         found.append((f"rounder {name}, times gfloat", theirs / ours, 5.0))
     return found
