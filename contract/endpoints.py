@@ -33,6 +33,8 @@ NUDGE = float.fromhex("0x1p-52")
 LEAST, MOST = float.fromhex("0x1p-1074"), float.fromhex("0x1.fffffffffffffp1023")
 MAY, ONLY = 1, 2
 
+# Significand bits of an interval of which nothing is known.
+WIDE_BITS = 53
 
 @dataclass(frozen=True)
 class Freedom:
@@ -49,7 +51,7 @@ class Interval:
     The ends of an element that is NaN only are placeholders.
     """
 
-    __slots__ = ("hi", "lo", "nan", "narrow", "raw")
+    __slots__ = ("bits", "hi", "lo", "nan", "narrow", "raw", "tame")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Interval:
         raw: bool = False,
     ):
         self.lo, self.hi, self.nan, self.narrow, self.raw = lo, hi, nan, narrow, raw
+        self.bits, self.tame = WIDE_BITS, False
 
     @property
     def same(self) -> bool:
@@ -75,9 +78,18 @@ class Interval:
         """The same elements seen in another shape (indexing, reshape, transpose)."""
         lo = f(self.lo)
         hi = lo if self.same else f(self.hi)
-        return Interval(
-            lo, hi, None if self.nan is None else f(self.nan), narrow=self.narrow, raw=self.raw
-        )
+        seen = None if self.nan is None else f(self.nan)
+        view = Interval(lo, hi, seen, narrow=self.narrow, raw=self.raw)
+        return tamed(view, self.tame, self.bits)
+
+
+def significant_bits(values: Array) -> int:
+    """Most significand bits that any element uses, the hidden one included (53 at most)."""
+    if not values.size:
+        return 1
+    word = int(np.bitwise_or.reduce(np.ascontiguousarray(values).view(np.int64), axis=None))
+    fraction = word & ((1 << 52) - 1)
+    return 53 - (52 if not fraction else (fraction & -fraction).bit_length() - 1)
 
 
 def point(values: Array, *, narrow: bool, raw: bool = False) -> Interval:
@@ -171,18 +183,22 @@ def settle(
     exact: bool | Array,
     *,
     rounds_as_exact: bool = False,
+    quiet: bool | None = None,
 ) -> Interval:
     """One unnamed fp32 step: outward nudge where inexact, join with the fp32 rounding, flush.
 
     Args:
         lo, hi: float64 ends (one array where they coincide).
         exact: True where the float64 ends are the exact results; an array says so element by element.
+        quiet: whether the caller found both ends calm (looked up where None).
         rounds_as_exact: the float64 ends round to fp32 as the exact results do (operands are fp32 values).
     """
+    if quiet is None:
+        quiet = calm(lo) and (lo is hi or calm(hi))
     if exact is True:
         low, high = lo, hi
     else:
-        low, high = _outward(lo, hi)
+        low, high = _outward(lo, hi, quiet)
         if exact is not False:
             low, high = np.where(exact, lo, low), np.where(exact, hi, high)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -196,14 +212,20 @@ def settle(
     else:
         narrow = False
         low, high = np.minimum(low, f_low), np.maximum(high, f_high)
-    if not calm(low) or (low is not high and not calm(high)):
+    if not quiet:
         low, high, nan = settle_specials(low, high, nan, free, real)
-    return Interval(low, high, nan, narrow=narrow)
+    return tamed(Interval(low, high, nan, narrow=narrow), quiet, 24 if narrow else WIDE_BITS)
 
 
-def _outward(lo: Array, hi: Array) -> tuple[Array, Array]:
-    if calm(lo) and (lo is hi or calm(hi)):
-        return lo - np.abs(lo) * NUDGE, hi + np.abs(hi) * NUDGE
+def tamed(x: Interval, tame: bool, bits: int) -> Interval:
+    """The interval with what is known of all its elements."""
+    x.tame, x.bits = tame, bits
+    return x
+
+
+def _outward(lo: Array, hi: Array, quiet: bool) -> tuple[Array, Array]:
+    if quiet:
+        return _moved(lo, -NUDGE), _moved(hi, NUDGE)
     # The same step for the same value, so that a result does not depend on its neighbours. Zeros stay: they are
     # exact, or `contract.interval` has put float64's underflow between them and its smallest value.
     with np.errstate(invalid="ignore", over="ignore"):
@@ -213,6 +235,13 @@ def _outward(lo: Array, hi: Array) -> tuple[Array, Array]:
         np.where((lo == 0) | ~np.isfinite(lo), lo, low),
         np.where((hi == 0) | ~np.isfinite(hi), hi, high),
     )
+
+
+def _moved(x: Array, by: float) -> Array:
+    out = np.abs(x)
+    out *= by
+    out += x
+    return np.asarray(out)
 
 
 def settle_specials(

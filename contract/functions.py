@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from contract.endpoints import (
+    WIDE_BITS,
     MAY,
     MOST,
     ONLY,
@@ -23,6 +24,7 @@ from contract.endpoints import (
     calm,
     lower,
     settle_specials,
+    tamed,
     ulp32,
     upper,
 )
@@ -189,6 +191,9 @@ def get(name: str) -> Function:
     return FUNCTIONS[name]
 
 
+_EXPONENT = np.int64(0x7FF << 52)
+
+
 def budget(
     lo: Array,
     hi: Array,
@@ -205,6 +210,15 @@ def budget(
     `nonnegative`: no ulps lead from a value that is not negative below zero.
     """
     slack = ulps + 2.0**-20
+    if lo is hi and nan is None and calm(lo):
+        # one value each, far from zero and overflow: the ulp of its binade, or of the next where it may lie there
+        unit = (np.abs(lo) * (1.0 + _FUZZ)).view(np.int64) & _EXPONENT
+        unit = unit.view(np.float64) * (slack * 2.0**-23)
+        low, high = lo - unit, lo + unit
+        if exact is not None:
+            low, high = np.where(exact, lo, low), np.where(exact, lo, high)
+        if calm(low) and calm(high):
+            return tamed(Interval(low, high, narrow=False), True, WIDE_BITS)
     with np.errstate(invalid="ignore", over="ignore"):
         # the ends may be on the wrong side of a power of two by float64's errors
         u_lo, u_hi = ulp32(lo * (1.0 + _FUZZ)), ulp32(hi * (1.0 + _FUZZ))
@@ -231,6 +245,7 @@ def budget(
         low = np.where((low < 0) & (lo >= 0), np.copysign(0.0, lo), low)
     if exact is not None:
         low, high = np.where(exact, lo, low), np.where(exact, hi, high)
-    if not (calm(low) and calm(high)):
+    quiet = calm(low) and calm(high)
+    if not quiet:
         low, high, nan = settle_specials(low, high, nan, free)
-    return Interval(low, high, nan, narrow=False)
+    return tamed(Interval(low, high, nan, narrow=False), quiet, WIDE_BITS)

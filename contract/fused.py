@@ -37,7 +37,7 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
 def fused_multiply_add(a: Interval, b: Interval, c: Interval, free: Freedom) -> Interval:
     """The range of a b + c with one rounding over all corners; 0 * inf and inf - inf in the box: NaN may."""
     a, b, c = flushed(a, free), flushed(b, free), flushed(c, free)
-    p_lo, p_hi, p_nan = product_hull(a, b)
+    p_lo, p_hi, p_nan, _ = product_hull(a, b)
     product = Interval(p_lo, p_hi, p_nan)
     lo, odd_lo = sum_to_odd(p_lo, c.lo)
     hi, odd_hi = (lo, odd_lo) if product.same and c.same else sum_to_odd(p_hi, c.hi)

@@ -26,6 +26,7 @@ from contract.endpoints import (
     lower,
     point,
     settle,
+    tamed,
     to_f32,
     ulp32,
     upper,
@@ -70,8 +71,13 @@ def _corners(a: Interval, b: Interval, f: Callable[[Array, Array], Array]) -> Co
     return [(x, y, np.asarray(f(x, y))) for x in xs for y in ys]
 
 
-def _hull(corners: Corners) -> tuple[Array, Array]:
+def _hull(corners: Corners, quiet: bool = False) -> tuple[Array, Array]:
     lo = hi = corners[0][2]
+    if quiet:
+        # no zero, so no order of zeros
+        for _, _, value in corners[1:]:
+            lo, hi = np.minimum(lo, value), np.maximum(hi, value)
+        return lo, hi
     for _, _, value in corners[1:]:
         lo, hi = lower(lo, value), upper(hi, value)
     return lo, hi
@@ -127,10 +133,11 @@ def add(a: Interval, b: Interval, free: Freedom) -> Interval:
         if hi is not lo:
             exact = exact & _sum_exact(a.hi, b.hi, hi)
     nan = nan_of(a, b)
-    if not (calm(lo) and (hi is lo or calm(hi))):
+    quiet = calm(lo) and (hi is lo or calm(hi))
+    if not quiet:
         lo, hi, nan = sum_specials(lo, hi, nan, a, b)
-    narrow = a.narrow and b.narrow
-    return settle(lo, hi, nan, free, True if exact.all() else exact, rounds_as_exact=narrow)
+    narrow, whole = a.narrow and b.narrow, True if exact.all() else exact
+    return settle(lo, hi, nan, free, whole, rounds_as_exact=narrow, quiet=quiet)
 
 
 def sum_specials(
@@ -158,27 +165,28 @@ def _sum_exact(a: Array, b: Array, s: Array) -> Array:
 def neg(a: Interval) -> Interval:
     """-a, exact."""
     lo = np.asarray(-a.hi)
-    return Interval(lo, lo if a.same else np.asarray(-a.lo), a.nan, narrow=a.narrow, raw=a.raw)
+    hi = lo if a.same else np.asarray(-a.lo)
+    return tamed(Interval(lo, hi, a.nan, narrow=a.narrow, raw=a.raw), a.tame, a.bits)
 
 
 def absolute(a: Interval) -> Interval:
     """|a|, exact."""
     if a.same:
         lo = np.abs(a.lo)
-        return Interval(lo, lo, a.nan, narrow=a.narrow, raw=a.raw)
+        return tamed(Interval(lo, lo, a.nan, narrow=a.narrow, raw=a.raw), a.tame, a.bits)
     low, high = np.abs(a.lo), np.abs(a.hi)
     lo = np.where(_holds_zero(a), 0.0, np.minimum(low, high))
     return Interval(lo, np.maximum(low, high), a.nan, narrow=a.narrow, raw=a.raw)
 
 
-def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None]:
-    """Float64 hull and NaN state of a b, before it is settled."""
+def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, bool]:
+    """Float64 hull and NaN state of a b, before it is settled, and whether all of it is calm."""
     with np.errstate(invalid="ignore", over="ignore"):
         corners = _corners(a, b, np.multiply)
-    lo, hi = _hull(corners)
     nan = nan_of(a, b)
-    if calm(lo) and (hi is lo or calm(hi)):
-        return lo, hi, nan
+    if all(calm(value) for _, _, value in corners):
+        return *_hull(corners, quiet=True), nan, True
+    lo, hi = _hull(corners)
     clash = (_holds_zero(a) & _holds_infinity(b)) | (_holds_infinity(a) & _holds_zero(b))
     if clash.any():
         # beside an end that is infinite lie finite values, and 0 times those is a zero
@@ -192,14 +200,20 @@ def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None]:
         lo, hi, nan = _with_clash(*_hull(corners), nan, clash)
     if not (a.narrow and b.narrow):
         lo, hi = _beyond_float64(lo, hi, corners, False)
-    return lo, hi, nan
+    return lo, hi, nan, False
 
 
 def mul(a: Interval, b: Interval, free: Freedom) -> Interval:
     """a b over the corners; 0 * inf anywhere in the box: NaN may."""
     a, b = flushed(a, free), flushed(b, free)
-    lo, hi, nan = product_hull(a, b)
-    return settle(lo, hi, nan, free, True if a.narrow and b.narrow else (lo == 0) & (hi == 0))
+    lo, hi, nan, quiet = product_hull(a, b)
+    if quiet and lo is hi and a.bits + b.bits <= 24:
+        # the product is an fp32 value: nothing to round, nothing to keep wider
+        return tamed(Interval(lo, lo, nan, narrow=True), True, a.bits + b.bits)
+    exact: bool | Array = a.narrow and b.narrow
+    if not exact and not quiet:
+        exact = (lo == 0) & (hi == 0)
+    return settle(lo, hi, nan, free, exact, quiet=quiet)
 
 
 def square(a: Interval, free: Freedom) -> Interval:
@@ -209,7 +223,10 @@ def square(a: Interval, free: Freedom) -> Interval:
         lo = np.asarray(m.lo * m.lo)
         hi = lo if m.same else np.asarray(m.hi * m.hi)
     if m.narrow:
-        return settle(lo, hi, m.nan, free, True)
+        quiet = calm(lo) and (hi is lo or calm(hi))
+        if quiet and m.same and 2 * m.bits <= 24:
+            return tamed(Interval(lo, lo, m.nan, narrow=True), True, 2 * m.bits)
+        return settle(lo, hi, m.nan, free, True, quiet=quiet)
     if not (calm(lo) and (hi is lo or calm(hi))):
         lo = np.where(np.isposinf(lo) & (m.lo < np.inf), MOST, lo)
         hi = np.where((hi == 0) & (m.hi > 0), LEAST, hi)
@@ -222,14 +239,16 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
     narrow = a.narrow and b.narrow
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         corners = _corners(a, b, np.divide)
-        lo, hi = _hull(corners)
+        quiet = all(calm(value) for _, _, value in corners)
+        lo, hi = _hull(corners, quiet)
         exact: bool | Array = False
         if narrow and a.same and b.same:
             whole = (lo * b.lo == a.lo) & (to_f32(lo) == lo) | ~np.isfinite(lo)
             exact = True if whole.all() else whole
     nan = nan_of(a, b)
     crosses = np.signbit(b.lo) & ~np.signbit(b.hi)
-    if not (calm(lo) and (hi is lo or calm(hi))) or crosses.any():
+    if not quiet or crosses.any():
+        quiet = False
         clash = (_holds_zero(a) & _holds_zero(b)) | (_holds_infinity(a) & _holds_infinity(b))
         if clash.any():
             corners = _quotients_beside_infinity(a, b, corners)
@@ -238,7 +257,7 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
             lo, hi = _beyond_float64(lo, hi, corners, True)
         if crosses.any():
             lo, hi = np.where(crosses, -np.inf, lo), np.where(crosses, np.inf, hi)
-    return settle(lo, hi, nan, free, exact, rounds_as_exact=narrow)
+    return settle(lo, hi, nan, free, exact, rounds_as_exact=narrow, quiet=quiet)
 
 
 def _quotients_beside_infinity(a: Interval, b: Interval, corners: Corners) -> Corners:

@@ -269,7 +269,7 @@ def _special_terms(
     for k in np.flatnonzero(bad_a.any(axis=axes_a) | bad_b.any(axis=axes_b)):
         at = slice(int(k), int(k) + 1)
         left, right = _cut(a, (..., at)), _cut(b, (..., at, slice(None)))
-        lo, hi, nan = product_hull(left, right)
+        lo, hi, nan, _ = product_hull(left, right)
         yield Interval(lo, hi, nan), np.asarray(bad_a[..., at] | bad_b[..., at, :])
     if start is not None:
         yield start, _special(start)

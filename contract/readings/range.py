@@ -15,14 +15,18 @@ from contract.endpoints import (
     MOST,
     ONLY,
     TINY,
+    WIDE_BITS,
     Array,
     Freedom,
     Interval,
+    calm,
     collapse,
     flush_ends,
     flushed,
     lower,
     point,
+    significant_bits,
+    tamed,
     upper,
 )
 from contract.errors import DeclarationError
@@ -53,7 +57,7 @@ class RangeReading(Reading):
         x = point(values, narrow=narrow)
         # whether a subnormal is there is asked once, not at every step that reads the operand
         x.raw = _has_subnormals(x.lo)
-        return x
+        return tamed(x, calm(x.lo), significant_bits(x.lo))
 
     def const(self, value: float) -> Interval:
         with np.errstate(over="ignore"):
@@ -63,7 +67,7 @@ class RangeReading(Reading):
         else:
             x = Interval(np.asarray(min(value, rounded)), np.asarray(max(value, rounded)))
         x.raw = 0 < abs(value) < TINY
-        return x
+        return tamed(x, calm(x.lo) and calm(x.hi), significant_bits(x.lo) if x.same else WIDE_BITS)
 
     def add(self, a: Interval, b: Interval) -> Interval:
         return interval.add(a, b, self.free)
@@ -161,6 +165,12 @@ class RangeReading(Reading):
             return a
         mode = self.change.modes.get(point, mode)
         f = get_format(fmt)
+        if a.tame and f.kind == "float" and f.emin == -126:
+            # nothing can overflow, vanish or become subnormal
+            lo = round_to(a.lo, f, mode)  # type: ignore[arg-type]
+            hi = lo if a.same else round_to(a.hi, f, mode)  # type: ignore[arg-type]
+            result = collapse(lo, hi, a.nan, narrow=f.precision <= 24)
+            return tamed(result, True, f.precision)
         lo, hi, nan = rounded_ends(a, f, mode, overflow, infinity)
         raw = False
         if a.raw or f.emin < -126:
@@ -168,7 +178,9 @@ class RangeReading(Reading):
             raw = _has_subnormals(lo) or _has_subnormals(hi)
         elif self.free.ftz and f.kind == "float" and f.emin == -126:
             lo, hi = flush_ends(lo, hi)
-        return collapse(lo, hi, nan, narrow=f.precision <= 24 and f.emin >= -126, raw=raw)
+        narrow = f.precision <= 24 and f.emin >= -126
+        bits = f.precision if f.kind == "float" else WIDE_BITS
+        return tamed(collapse(lo, hi, nan, narrow=narrow, raw=raw), False, bits)
 
     def _dot(
         self, a: Interval, b: Interval, order: Any, acc: Accumulator, start: Interval | None
