@@ -33,8 +33,12 @@ NUDGE = float.fromhex("0x1p-52")
 LEAST, MOST = float.fromhex("0x1p-1074"), float.fromhex("0x1.fffffffffffffp1023")
 MAY, ONLY = 1, 2
 
+#: Bounds of magnitudes, all of them calm.
+Span = tuple[float, float]
+
 # Significand bits of an interval of which nothing is known.
 WIDE_BITS = 53
+
 
 @dataclass(frozen=True)
 class Freedom:
@@ -51,7 +55,7 @@ class Interval:
     The ends of an element that is NaN only are placeholders.
     """
 
-    __slots__ = ("bits", "hi", "lo", "nan", "narrow", "raw", "tame")
+    __slots__ = ("bits", "hi", "lo", "nan", "narrow", "raw", "span")
 
     def __init__(
         self,
@@ -63,7 +67,8 @@ class Interval:
         raw: bool = False,
     ):
         self.lo, self.hi, self.nan, self.narrow, self.raw = lo, hi, nan, narrow, raw
-        self.bits, self.tame = WIDE_BITS, False
+        self.bits = WIDE_BITS
+        self.span: Span | None = None
 
     @property
     def same(self) -> bool:
@@ -80,7 +85,7 @@ class Interval:
         hi = lo if self.same else f(self.hi)
         seen = None if self.nan is None else f(self.nan)
         view = Interval(lo, hi, seen, narrow=self.narrow, raw=self.raw)
-        return tamed(view, self.tame, self.bits)
+        return tamed(view, self.span, self.bits)
 
 
 def significant_bits(values: Array) -> int:
@@ -125,12 +130,33 @@ def upper(a: Array, b: Array) -> Array:
     return np.asarray(r)
 
 
-def calm(z: Array) -> bool:
-    """No zero, nothing near the subnormals or overflow, no NaN: nothing special can happen to any element."""
+def magnitudes(z: Array) -> Span | None:
+    """Smallest and largest magnitude, where all of them are calm: no zero, nothing near the subnormals or overflow, no
+    NaN, so that nothing special can happen to any element. None elsewhere."""
     if z.size == 0:
-        return True
+        return 1.0, 1.0
     a = np.abs(z)
-    return bool(a.min() >= TINY * 4) and bool(a.max() <= BIG)
+    return calm_span((float(a.min()), float(a.max())))
+
+
+def calm_span(span: Span | None) -> Span | None:
+    """The span, if it is calm."""
+    return span if span is not None and span[0] >= TINY * 4 and span[1] <= BIG else None
+
+
+def span_of(lo: Array, hi: Array) -> Span | None:
+    """Bounds of the magnitudes of both ends, where both are calm. (An interval that holds zero between two such ends
+    has no calm corners in a product, but each of its ends is one that may be rounded without a special.)"""
+    first = magnitudes(lo)
+    if hi is lo or first is None:
+        return first
+    second = magnitudes(hi)
+    return None if second is None else (min(first[0], second[0]), max(first[1], second[1]))
+
+
+def calm(z: Array) -> bool:
+    """Whether nothing special can happen to any element."""
+    return magnitudes(z) is not None
 
 
 def collapse(
@@ -183,18 +209,18 @@ def settle(
     exact: bool | Array,
     *,
     rounds_as_exact: bool = False,
-    quiet: bool | None = None,
+    span: Span | None = None,
 ) -> Interval:
     """One unnamed fp32 step: outward nudge where inexact, join with the fp32 rounding, flush.
 
     Args:
         lo, hi: float64 ends (one array where they coincide).
         exact: True where the float64 ends are the exact results; an array says so element by element.
-        quiet: whether the caller found both ends calm (looked up where None).
+        span: bounds of both ends' magnitudes where the caller knows them calm (looked up where None).
         rounds_as_exact: the float64 ends round to fp32 as the exact results do (operands are fp32 values).
     """
-    if quiet is None:
-        quiet = calm(lo) and (lo is hi or calm(hi))
+    span = span or span_of(lo, hi)
+    quiet = span is not None
     if exact is True:
         low, high = lo, hi
     else:
@@ -214,12 +240,14 @@ def settle(
         low, high = np.minimum(low, f_low), np.maximum(high, f_high)
     if not quiet:
         low, high, nan = settle_specials(low, high, nan, free, real)
-    return tamed(Interval(low, high, nan, narrow=narrow), quiet, 24 if narrow else WIDE_BITS)
+    # the fp32 join moves an end by half an ulp at most
+    near = None if span is None else (span[0] * (1 - 2.0**-23), span[1] * (1 + 2.0**-23))
+    return tamed(Interval(low, high, nan, narrow=narrow), near, 24 if narrow else WIDE_BITS)
 
 
-def tamed(x: Interval, tame: bool, bits: int) -> Interval:
+def tamed(x: Interval, span: Span | None, bits: int) -> Interval:
     """The interval with what is known of all its elements."""
-    x.tame, x.bits = tame, bits
+    x.span, x.bits = span, bits
     return x
 
 

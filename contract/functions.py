@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from contract.endpoints import (
-    WIDE_BITS,
     MAY,
     MOST,
     ONLY,
     OVERFLOW,
+    WIDE_BITS,
     Array,
     Freedom,
     Interval,
     calm,
     lower,
     settle_specials,
+    span_of,
     tamed,
     ulp32,
     upper,
@@ -217,8 +218,9 @@ def budget(
         low, high = lo - unit, lo + unit
         if exact is not None:
             low, high = np.where(exact, lo, low), np.where(exact, lo, high)
-        if calm(low) and calm(high):
-            return tamed(Interval(low, high, narrow=False), True, WIDE_BITS)
+        span = span_of(low, high)
+        if span is not None:
+            return tamed(Interval(low, high, narrow=False), span, WIDE_BITS)
     with np.errstate(invalid="ignore", over="ignore"):
         # the ends may be on the wrong side of a power of two by float64's errors
         u_lo, u_hi = ulp32(lo * (1.0 + _FUZZ)), ulp32(hi * (1.0 + _FUZZ))
@@ -245,7 +247,7 @@ def budget(
         low = np.where((low < 0) & (lo >= 0), np.copysign(0.0, lo), low)
     if exact is not None:
         low, high = np.where(exact, lo, low), np.where(exact, hi, high)
-    quiet = calm(low) and calm(high)
-    if not quiet:
+    span = span_of(low, high)
+    if span is None:
         low, high, nan = settle_specials(low, high, nan, free)
-    return tamed(Interval(low, high, nan, narrow=False), quiet, WIDE_BITS)
+    return tamed(Interval(low, high, nan, narrow=False), span, WIDE_BITS)

@@ -14,18 +14,24 @@ from contract.endpoints import (
     LEAST,
     MAY,
     MOST,
+    NUDGE,
     ONLY,
     TINY,
+    WIDE_BITS,
     Array,
     Freedom,
     Interval,
+    Span,
     calm,
+    calm_span,
     collapse,
     flushed,
     join_nan,
     lower,
+    magnitudes,
     point,
     settle,
+    span_of,
     tamed,
     to_f32,
     ulp32,
@@ -133,11 +139,11 @@ def add(a: Interval, b: Interval, free: Freedom) -> Interval:
         if hi is not lo:
             exact = exact & _sum_exact(a.hi, b.hi, hi)
     nan = nan_of(a, b)
-    quiet = calm(lo) and (hi is lo or calm(hi))
-    if not quiet:
+    span = span_of(lo, hi)
+    if not span:
         lo, hi, nan = sum_specials(lo, hi, nan, a, b)
     narrow, whole = a.narrow and b.narrow, True if exact.all() else exact
-    return settle(lo, hi, nan, free, whole, rounds_as_exact=narrow, quiet=quiet)
+    return settle(lo, hi, nan, free, whole, rounds_as_exact=narrow, span=span)
 
 
 def sum_specials(
@@ -166,26 +172,27 @@ def neg(a: Interval) -> Interval:
     """-a, exact."""
     lo = np.asarray(-a.hi)
     hi = lo if a.same else np.asarray(-a.lo)
-    return tamed(Interval(lo, hi, a.nan, narrow=a.narrow, raw=a.raw), a.tame, a.bits)
+    return tamed(Interval(lo, hi, a.nan, narrow=a.narrow, raw=a.raw), a.span, a.bits)
 
 
 def absolute(a: Interval) -> Interval:
     """|a|, exact."""
     if a.same:
         lo = np.abs(a.lo)
-        return tamed(Interval(lo, lo, a.nan, narrow=a.narrow, raw=a.raw), a.tame, a.bits)
+        return tamed(Interval(lo, lo, a.nan, narrow=a.narrow, raw=a.raw), a.span, a.bits)
     low, high = np.abs(a.lo), np.abs(a.hi)
     lo = np.where(_holds_zero(a), 0.0, np.minimum(low, high))
     return Interval(lo, np.maximum(low, high), a.nan, narrow=a.narrow, raw=a.raw)
 
 
-def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, bool]:
-    """Float64 hull and NaN state of a b, before it is settled, and whether all of it is calm."""
+def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, Span | None]:
+    """Float64 hull and NaN state of a b, before it is settled, and bounds of its magnitude where all of it is calm."""
     with np.errstate(invalid="ignore", over="ignore"):
         corners = _corners(a, b, np.multiply)
     nan = nan_of(a, b)
-    if all(calm(value) for _, _, value in corners):
-        return *_hull(corners, quiet=True), nan, True
+    span = _corner_span(a, b, corners)
+    if span is not None:
+        return *_hull(corners, quiet=True), nan, span
     lo, hi = _hull(corners)
     clash = (_holds_zero(a) & _holds_infinity(b)) | (_holds_infinity(a) & _holds_zero(b))
     if clash.any():
@@ -200,20 +207,49 @@ def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, 
         lo, hi, nan = _with_clash(*_hull(corners), nan, clash)
     if not (a.narrow and b.narrow):
         lo, hi = _beyond_float64(lo, hi, corners, False)
-    return lo, hi, nan, False
+    return lo, hi, nan, None
+
+
+def _corner_span(a: Interval, b: Interval, corners: Corners) -> Span | None:
+    """Bounds of the magnitudes of a product's corners, from those of its operands where they suffice."""
+    if a.span is not None and b.span is not None:
+        known = calm_span((a.span[0] * b.span[0], a.span[1] * b.span[1]))
+        if known is not None:
+            return known
+    spans = [magnitudes(value) for _, _, value in corners]
+    found = [span for span in spans if span is not None]
+    if len(found) < len(spans):
+        return None
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def mul(a: Interval, b: Interval, free: Freedom) -> Interval:
     """a b over the corners; 0 * inf anywhere in the box: NaN may."""
     a, b = flushed(a, free), flushed(b, free)
-    lo, hi, nan, quiet = product_hull(a, b)
-    if quiet and lo is hi and a.bits + b.bits <= 24:
-        # the product is an fp32 value: nothing to round, nothing to keep wider
-        return tamed(Interval(lo, lo, nan, narrow=True), True, a.bits + b.bits)
     exact: bool | Array = a.narrow and b.narrow
-    if not exact and not quiet:
+    if (
+        not exact
+        and a.span
+        and b.span
+        and 8 * min(a.lo.size, b.lo.size) <= max(a.lo.size, b.lo.size)
+    ):
+        # what every element of a row is multiplied by is moved outward once, instead of every product
+        a, b = (_outward_twice(x) if x.lo.size < y.lo.size else x for x, y in ((a, b), (b, a)))
+        exact = True
+    lo, hi, nan, span = product_hull(a, b)
+    if span and a.bits + b.bits <= 24:
+        # the products are fp32 values: nothing to round, nothing to keep wider
+        return tamed(Interval(lo, hi, nan, narrow=True), span, a.bits + b.bits)
+    if not exact and not span:
         exact = (lo == 0) & (hi == 0)
-    return settle(lo, hi, nan, free, exact, quiet=quiet)
+    return settle(lo, hi, nan, free, exact, span=span)
+
+
+def _outward_twice(x: Interval) -> Interval:
+    """Ends moved outward so far that the float64 rounding of a product with them stays inside: twice 2^-52."""
+    lo = x.lo - np.abs(x.lo) * (2 * NUDGE)
+    hi = x.hi + np.abs(x.hi) * (2 * NUDGE)
+    return tamed(Interval(lo, hi, x.nan), x.span, WIDE_BITS)
 
 
 def square(a: Interval, free: Freedom) -> Interval:
@@ -223,10 +259,10 @@ def square(a: Interval, free: Freedom) -> Interval:
         lo = np.asarray(m.lo * m.lo)
         hi = lo if m.same else np.asarray(m.hi * m.hi)
     if m.narrow:
-        quiet = calm(lo) and (hi is lo or calm(hi))
-        if quiet and m.same and 2 * m.bits <= 24:
-            return tamed(Interval(lo, lo, m.nan, narrow=True), True, 2 * m.bits)
-        return settle(lo, hi, m.nan, free, True, quiet=quiet)
+        span = None if m.span is None else calm_span((m.span[0] ** 2, m.span[1] ** 2))
+        if span and 2 * m.bits <= 24:
+            return tamed(Interval(lo, hi, m.nan, narrow=True), span, 2 * m.bits)
+        return settle(lo, hi, m.nan, free, True, span=span)
     if not (calm(lo) and (hi is lo or calm(hi))):
         lo = np.where(np.isposinf(lo) & (m.lo < np.inf), MOST, lo)
         hi = np.where((hi == 0) & (m.hi > 0), LEAST, hi)
@@ -257,7 +293,7 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
             lo, hi = _beyond_float64(lo, hi, corners, True)
         if crosses.any():
             lo, hi = np.where(crosses, -np.inf, lo), np.where(crosses, np.inf, hi)
-    return settle(lo, hi, nan, free, exact, rounds_as_exact=narrow, quiet=quiet)
+    return settle(lo, hi, nan, free, exact, rounds_as_exact=narrow)
 
 
 def _quotients_beside_infinity(a: Interval, b: Interval, corners: Corners) -> Corners:

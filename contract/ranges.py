@@ -21,7 +21,7 @@ from contract.sets import Choices, OutputSet, placed
 
 # Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
 # bounded whatever the shape.
-CHUNK = 1 << 15
+CHUNK = 1 << 16
 
 
 @dataclass
@@ -136,15 +136,17 @@ def chunks(kernel: Kernel, case: Case) -> Iterator[tuple[dict[str, slice], Case]
     ]
     for place in itertools.product(*grids):
         where = dict(place)
-        operands = {}
+        operands, values = {}, {}
         for operand in kernel.inputs():
             index = tuple(where.get(dim, slice(None)) for dim in operand.dims)
             operands[operand.name] = case.operands[operand.name][index]
+            if operand.name in case.values:
+                values[operand.name] = case.values[operand.name][index]
         shape = {
             dim: (where[dim].stop - where[dim].start) if dim in where else size
             for dim, size in case.shape.items()
         }
-        yield where, Case(shape, operands, case.scalars, case.label)
+        yield where, Case(shape, operands, case.scalars, case.label, values)
 
 
 def apply_reading(

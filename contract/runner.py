@@ -319,7 +319,11 @@ class _JudgeProcess:
             if self.process is None or self.process.poll() is not None:
                 self.process = self._start()
             before = len(left)
-            job = {"kernel": group[0].spec, "checks": [c.as_json() for c in left.values()], "rows": rows}
+            job = {
+                "kernel": group[0].spec,
+                "checks": [c.as_json() for c in left.values()],
+                "rows": rows,
+            }
             problem = self._one_job(job, left)
             if not left or not problem or self.stopped:
                 continue

@@ -121,6 +121,7 @@ class AuditReading(Reading):
     ) -> Array:
         if fmt is None:
             return a
+
         def rounded(x: Any) -> Any:
             return mpmath.mpf(round_mpf(x, fmt, mode, overflow, infinity))  # type: ignore[arg-type]
 
@@ -130,9 +131,7 @@ class AuditReading(Reading):
         total = np.asarray(a @ b, object)
         return total if start is None else np.asarray(total + start, object)
 
-    def _softmax_av(
-        self, s: Array, v: Array, mask: Any, spec: Softmax
-    ) -> tuple[Array, Array]:
+    def _softmax_av(self, s: Array, v: Array, mask: Any, spec: Softmax) -> tuple[Array, Array]:
         from contract.attention_audit import softmax_av_audit
 
         return softmax_av_audit(s, v, mask, spec)

@@ -19,18 +19,20 @@ from contract.endpoints import (
     Array,
     Freedom,
     Interval,
-    calm,
+    calm_span,
     collapse,
     flush_ends,
     flushed,
     lower,
+    magnitudes,
     point,
     significant_bits,
+    span_of,
     tamed,
     upper,
 )
 from contract.errors import DeclarationError
-from contract.formats import Format, round_to
+from contract.formats import Format, round_normal, round_to
 from contract.formats import get as get_format
 from contract.fused import fused_multiply_add
 from contract.orders import Accumulator
@@ -54,10 +56,14 @@ class RangeReading(Reading):
         self.free = free or Freedom(wide=True, ftz=not profile.keeps_subnormals)
 
     def load(self, values: Any, *, narrow: bool) -> Interval:
+        values = np.asarray(values, np.float64)
+        span = magnitudes(values)
+        if span is not None:
+            return tamed(Interval(values, values, narrow=narrow), span, significant_bits(values))
         x = point(values, narrow=narrow)
         # whether a subnormal is there is asked once, not at every step that reads the operand
         x.raw = _has_subnormals(x.lo)
-        return tamed(x, calm(x.lo), significant_bits(x.lo))
+        return tamed(x, None, significant_bits(x.lo))
 
     def const(self, value: float) -> Interval:
         with np.errstate(over="ignore"):
@@ -67,7 +73,7 @@ class RangeReading(Reading):
         else:
             x = Interval(np.asarray(min(value, rounded)), np.asarray(max(value, rounded)))
         x.raw = 0 < abs(value) < TINY
-        return tamed(x, calm(x.lo) and calm(x.hi), significant_bits(x.lo) if x.same else WIDE_BITS)
+        return tamed(x, span_of(x.lo, x.hi), significant_bits(x.lo) if x.same else WIDE_BITS)
 
     def add(self, a: Interval, b: Interval) -> Interval:
         return interval.add(a, b, self.free)
@@ -165,12 +171,13 @@ class RangeReading(Reading):
             return a
         mode = self.change.modes.get(point, mode)
         f = get_format(fmt)
-        if a.tame and f.kind == "float" and f.emin == -126:
+        if a.span and mode == "nearest_even" and f.kind == "float" and f.emin == -126:
             # nothing can overflow, vanish or become subnormal
-            lo = round_to(a.lo, f, mode)  # type: ignore[arg-type]
-            hi = lo if a.same else round_to(a.hi, f, mode)  # type: ignore[arg-type]
+            lo = round_normal(a.lo, f)
+            hi = lo if a.same else round_normal(a.hi, f)
+            span = (a.span[0] * (1 - 2 * f.u), a.span[1] * (1 + 2 * f.u))
             result = collapse(lo, hi, a.nan, narrow=f.precision <= 24)
-            return tamed(result, True, f.precision)
+            return tamed(result, calm_span(span), f.precision)
         lo, hi, nan = rounded_ends(a, f, mode, overflow, infinity)
         raw = False
         if a.raw or f.emin < -126:
@@ -180,7 +187,7 @@ class RangeReading(Reading):
             lo, hi = flush_ends(lo, hi)
         narrow = f.precision <= 24 and f.emin >= -126
         bits = f.precision if f.kind == "float" else WIDE_BITS
-        return tamed(collapse(lo, hi, nan, narrow=narrow, raw=raw), False, bits)
+        return tamed(collapse(lo, hi, nan, narrow=narrow, raw=raw), None, bits)
 
     def _dot(
         self, a: Interval, b: Interval, order: Any, acc: Accumulator, start: Interval | None
