@@ -73,8 +73,9 @@ def assert_allowed(
     """
     target, case = _case(kernel, profile, operands)
     outputs = _outputs(target, case, out)
+    chosen: Array | None = None
     if rows is not None:
-        case, outputs = _sample(target, case, outputs, rows, seed)
+        case, outputs, chosen = _sample(target, case, outputs, rows, seed)
     compared = sum(int(bits.size) for bits in outputs.values())
     if not compared:
         raise CaseError(f"{target.id}: the outputs are empty; nothing was compared")
@@ -90,7 +91,7 @@ def assert_allowed(
         if best is None or refused < best[0]:
             best = (refused, ranges, options)
     assert best is not None
-    raise NotAllowed(_message(target, case, outputs, *best))
+    raise NotAllowed(_message(target, case, outputs, *best, chosen))
 
 
 def allowed(kernel: str, *, profile: str | None = None, **operands: Any) -> Any:
@@ -127,7 +128,7 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
     scalars: dict[str, float] = {}
     for scalar in target.contract.scalars:
         if scalar.name in given:
-            scalars[scalar.name] = float(given.pop(scalar.name))
+            scalars[scalar.name] = _number(target, scalar.name, given.pop(scalar.name))
         else:
             raise CaseError(
                 f"{target.id}: give the scalar {scalar.name}= that the kernel was called with"
@@ -149,6 +150,15 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
     return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
 
 
+def _number(kernel: Kernel, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise CaseError(
+            f"{kernel.id}: {name}={value!r} is a scalar; give the number that the kernel was called with"
+        ) from None
+
+
 def _parameters(kernel: str, operands: Mapping[str, Any]) -> dict[str, str]:
     from contract import registry
 
@@ -168,7 +178,8 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
             f" profiles are {', '.join(p.name for p in kernel.contract.profiles)}"
         )
     if isinstance(value, np.ndarray):
-        return np.ascontiguousarray(value).view(fmt.storage)
+        # not ascontiguousarray, which makes one dim of none
+        return np.asarray(value, order="C").view(fmt.storage)
     return to_bits(value, fmt)
 
 
@@ -177,7 +188,11 @@ def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
     if isinstance(out, Mapping):
         found = dict(out)
     elif isinstance(out, (tuple, list)):
-        found = dict(zip(names, out, strict=False))
+        if len(out) != len(names):
+            raise CaseError(
+                f"{kernel.id}: {len(out)} outputs given; the contract's are {', '.join(names)}"
+            )
+        found = dict(zip(names, out, strict=True))
     else:
         found = {names[0]: out}
     if set(found) != set(names):
@@ -197,12 +212,13 @@ def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
 
 def _sample(
     kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, seed: int
-) -> tuple[Case, dict[str, Array]]:
-    total = case.rows(kernel)
-    if kernel.shares or rows >= total:
-        return case, outputs
+) -> tuple[Case, dict[str, Array], Array | None]:
+    """Case and outputs of some rows, and which they are; all of them (None) where a sample cannot be judged alone."""
     if rows < 1:
         raise CaseError(f"{kernel.id}: rows={rows}; judge at least one row")
+    total = case.rows(kernel)
+    if kernel.shares or rows >= total or not kernel.contract.row_dims:
+        return case, outputs, None
     inner = np.random.default_rng(seed).permutation(np.arange(1, total - 1))[: max(0, rows - 2)]
     chosen = np.unique(np.concatenate([[0, total - 1][:rows], inner])).astype(np.int64)
     kept = {}
@@ -211,7 +227,7 @@ def _sample(
         kept[operand.name] = (
             outputs[operand.name] if axis is None else np.take(outputs[operand.name], chosen, axis)
         )
-    return take_rows(kernel, case, chosen), kept
+    return take_rows(kernel, case, chosen, f"{len(chosen)} rows of {total}"), kept, chosen
 
 
 def _message(
@@ -221,13 +237,14 @@ def _message(
     refused: int,
     ranges: Mapping[str, OutputRange],
     options: Mapping[str, Any],
+    rows: Array | None,
 ) -> str:
     from contract.diagnose import element_lines, single_cause
 
     masks = {name: out.refused(outputs[name]) for name, out in ranges.items()}
     total = sum(out.size for out in ranges.values())
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
-    lines += element_lines(kernel, case, outputs, ranges, masks)
+    lines += element_lines(kernel, case, outputs, ranges, masks, rows)
     cause = single_cause(
         kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks
     )

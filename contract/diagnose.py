@@ -130,8 +130,13 @@ def element_lines(
     outputs: Outputs,
     ranges: Mapping[str, OutputRange],
     refused: Mapping[str, Array],
+    rows: Array | None = None,
 ) -> list[str]:
-    """The first refused element: what came out, what was allowed, how far it is; and its operands."""
+    """The first refused element: what came out, what was allowed, how far it is; and its operands.
+
+    Args:
+        rows: where the case is a sample, the row of the whole that each of its rows is.
+    """
     for operand in kernel.outputs():
         mask, out = refused[operand.name], ranges[operand.name]
         if not mask.any():
@@ -139,7 +144,10 @@ def element_lines(
         index = tuple(int(i) for i in np.argwhere(mask)[0])
         got = outputs[operand.name][index]
         lo, hi, nan = out.ends(index)
-        place = ", ".join(str(i) for i in index)
+        axis = kernel.row_axis(operand)
+        place = ", ".join(
+            str(i if rows is None or k != axis else int(rows[i])) for k, i in enumerate(index)
+        )
         said = f"{operand.name}[{place}]: got {shown(got, out.fmt)}, allowed {_allowed(lo, hi, nan, out)}"
         distance = _distance(out, index, got)
         lines = [f"{case.label}: {said}{', ' + distance if distance else ''}"]

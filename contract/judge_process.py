@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,9 @@ class Judge:
             if finding.detail:
                 result = replace(result, detail=f"{tally.detail}\n{finding.detail}")
                 row = row_of(base.id, finding.case, tally.detail)
+        if not result.good:
+            # what it did to torch or to this package must not meet the next target
+            self.worker.close()
         return result, row
 
     def _control(
@@ -209,11 +212,8 @@ class Judge:
             if tally.outcome == "fail" and not tally.empty:
                 planted_here = gate in named and not planted
                 outcome = "red_as_planted" if planted_here else "red_elsewhere"
-                said = (
-                    f"{gate}: "
-                    if planted_here
-                    else f"planted for {', '.join(named)}, caught by {gate}: "
-                )
+                aim = f"to end as {planted}" if planted else f"for {', '.join(named)}"
+                said = f"{gate}: " if planted_here else f"planted {aim}, caught by {gate}: "
                 return replace(
                     base,
                     outcome=outcome,

@@ -161,6 +161,12 @@ def judge_entry(
     if not found:
         return "fail", f"no record for {'/'.join(key)} ({shown}); run --update-records"
     entry = found[0]
+    shape = _shape(kernel)
+    if entry["shape"] != shape:
+        return (
+            "fail",
+            f"stale: recorded at {entry['shape']}, the contract's first shape is {shape}; run --update-records",
+        )
     worse, better = [], []
     waived = {w["resource"]: w["limit"] for w in data["waivers"] if key_of(w) == key}
     for name in RESOURCES:
@@ -181,6 +187,11 @@ def judge_entry(
     return "pass", shown
 
 
+def _shape(kernel: Kernel) -> dict[str, int]:
+    """The shape at which resources are counted."""
+    return {dim: int(size) for dim, size in sorted(kernel.contract.shapes[0].items())}
+
+
 def update(
     path: Path, kernel: Kernel, implementation: str, launch: str, measured: Mapping[str, int]
 ) -> None:
@@ -194,7 +205,7 @@ def update(
         "launch": launch,
         "architecture": architecture(),
         "torch": torch_version(),
-        "shape": {k: int(v) for k, v in sorted(kernel.contract.shapes[0].items())},
+        "shape": _shape(kernel),
         "resources": {name: int(measured[name]) for name in RESOURCES},
     }
     others = [e for e in data["entries"] if key_of(e) != key_of(entry)]

@@ -113,6 +113,7 @@ class _Run:
         self.results: dict[str, CheckResult] = {}
         self.notes: list[str] = []
         self.processes: list[_JudgeProcess] = []
+        self.threads: list[threading.Thread] = []
         self.halted = False
 
     def go(self) -> None:
@@ -128,7 +129,6 @@ class _Run:
             jobs.put(group)
         done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         count = max(1, min(self.options.jobs, len(groups)))
-        threads = []
         for _ in range(count):
             process = _JudgeProcess(self.options, done)
             self.processes.append(process)
@@ -136,7 +136,7 @@ class _Run:
                 target=process.work, args=(jobs, self.rows.rows_for), daemon=True
             )
             thread.start()
-            threads.append(thread)
+            self.threads.append(thread)
         finished = 0
         while finished < count:
             kind, value = done.get()
@@ -202,6 +202,9 @@ class _Run:
     def stop(self) -> None:
         for process in self.processes:
             process.kill()
+        for thread in self.threads:
+            # it sees its process end; a moment at most
+            thread.join(5.0)
 
 
 def _cost(group: list[Check]) -> float:
@@ -248,7 +251,7 @@ class Session:
         return run_.results[check.id]
 
     def close(self) -> None:
-        self.process.kill()
+        self.process.close()
 
 
 class _JudgeProcess:
@@ -309,7 +312,7 @@ class _JudgeProcess:
         except Exception as error:  # noqa: BLE001 - the main thread raises it; here it would be lost
             self.done.put(("fault", error))
         finally:
-            self.kill()
+            self.close()
             self.done.put(("thread", None))
 
     def judge(self, group: list[Check], rows: list[Any]) -> None:
@@ -317,7 +320,12 @@ class _JudgeProcess:
         left = {check.id: check for check in group}
         while left and not self.stopped:
             if self.process is None or self.process.poll() is not None:
+                self._close_pipes()
                 self.process = self._start()
+                if self.stopped:
+                    # between the question above and the start
+                    self.kill()
+                    return
             before = len(left)
             job = {
                 "kernel": group[0].spec,
@@ -348,6 +356,7 @@ class _JudgeProcess:
             except ValueError:
                 return "the judge process wrote a malformed line"
             if "fatal" in message:
+                # the next process would end like it
                 for check in left.values():
                     self._give(check, message["fatal"])
                 left.clear()
@@ -387,6 +396,17 @@ class _JudgeProcess:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, 9)
             process.wait()
+
+    def close(self) -> None:
+        """Kill the process, from the thread that reads what it says."""
+        self.kill()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout) if self.process else ():
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
 
 
 def _framework_path() -> list[str]:

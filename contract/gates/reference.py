@@ -6,9 +6,12 @@ enumerated parameter must have power: dropped or changed, some output leaves its
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import mpmath
 import numpy as np
 
 from contract import autocontrols, formats
@@ -94,12 +97,15 @@ def _sample(
         for name, case, ranges in cases:
             choice = CHOICES[turn % len(CHOICES)]
             turn += 1
-            option = turn % len(bench.options)
             rng = np.random.default_rng([bench.seed, turn])
+            # drawn: a fixed turn would show each option to the same half of the choices
+            option = int(rng.integers(len(bench.options)))
             outputs = plain_run(
                 kernel,
                 case,
-                lambda: SampleReading(kernel.contract, kernel.profile, choice=choice, rng=rng),
+                functools.partial(
+                    SampleReading, kernel.contract, kernel.profile, choice=choice, rng=rng
+                ),
                 bench.options[option],
             )
             for key, out in ranges[option].items():
@@ -179,12 +185,12 @@ def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
         wide = np.broadcast_to(value, lo.shape)
         for index in np.ndindex(*lo.shape):
             exact = wide[index]
-            if exact != exact:
+            if mpmath.isnan(exact):
                 if not state[index]:
                     problems.append(f"{operand.name}{list(index)}: NaN, not allowed")
                 continue
             number = round_mpf(exact, out.fmt)
-            if number != number:
+            if math.isnan(number):
                 continue
             bits = formats.encode(np.array([number]), out.fmt)
             code = int(

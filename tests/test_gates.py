@@ -1,0 +1,283 @@
+"""Each gate catches the fault it is for, and says where, by how much and how to see it again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import registry, suites
+from contract.case import find
+from contract.checks import collect_checks
+from contract.config import read_config
+from contract.errors import StoreError
+from contract.judge_process import Judge
+from contract.recordbook import RESOURCES, architecture, judge_entry, read, torch_version, unused
+
+FAULTY = Path(__file__).parent / "suite" / "faulty.py"
+Judged = Callable[[str], tuple[dict[str, Any], dict[str, Any] | None]]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
+    """The result of one check by id, and the failing row that is to be kept."""
+    folder = tmp_path_factory.mktemp("gates")
+    shutil.copy(FAULTY, folder / "faulty.py")
+    (folder / "pyproject.toml").write_text('[tool.contract]\nsuites = ["faulty.py"]\n')
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_contracts", "_implementations", "_controls"):
+            patch.setattr(registry, name, {})
+        patch.setattr(suites, "entry_points", lambda group: [])
+        patch.setattr(suites, "_registered", {})
+        patch.setattr(sys, "path", list(sys.path))
+        loaded = suites.load(read_config(folder))
+        checks = {check.id: check for check in collect_checks()}
+        said: list[Any] = []
+        options = {"effort": "quick", "seed": 0, "timeout": 60.0, "memory": 8 << 30,
+                   "suites": loaded.payload()}  # fmt: skip
+        judge = Judge(options, said.append)
+
+        def run(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+            check = checks[name]
+            judge.judge({"kernel": check.spec, "checks": [check.as_json()], "rows": []})
+            return said[-1]["result"], said[-1]["row"]
+
+        yield run
+        judge.worker.close()
+    sys.modules.pop(suites.module_name(folder / "faulty.py"), None)
+
+
+GATES = ("shapes", "stress", "exact", "invariance", "bounds")
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_right_kernel_passes(judged: Judged, gate: str) -> None:
+    result, row = judged(f"affine/two_step/right/{gate}")
+    assert (result["outcome"], row, result["detail"]) == ("pass", None, "")
+    assert result["outputs_compared"] > 0
+
+
+CAUGHT = [
+    ("wrong_tail", "shapes", r"outputs are not allowed \(typical rows=3 d=5, launch plain\)"),
+    ("wrong_above_100", "exact", "outputs are not allowed .exact d=8, launch plain."),
+    ("drops_product", "exact", "reproduces all observed bits: dropped point `product`"),
+    ("truncates", "stress", "`out` truncated instead of rounded to nearest even"),
+    ("not_repeatable", "invariance", "the same call twice moves 1 outputs"),
+    ("reads_other_rows", "invariance", "other values in the odd rows move"),
+    ("multiplies_other_rows_by_zero", "invariance", "NaN in the odd rows move"),
+    ("batch_listed", "invariance", "launch one-row moves .* batch is declared invariant"),
+    ("layout_listed", "invariance", "launch strided moves .* layout is declared invariant"),
+    ("block_listed", "invariance", "launch block-16 moves .* launch is declared invariant"),
+    ("writes_its_input", "bounds", "wrote to its input x"),
+    ("writes_before", "bounds", "wrote outside operand x"),
+    ("writes_into_the_gap", "bounds", r"wrote outside operand x .*launch strided"),
+    ("reads_behind", "bounds", "poison around the inputs moves .* it reads outside an operand"),
+    ("reads_the_gap", "bounds", "it reads outside an operand .*launch strided"),
+    ("returns_its_input", "shapes", "output out shares memory with input x"),
+]
+
+
+@pytest.mark.parametrize(("name", "gate", "said"), CAUGHT, ids=[c[0] for c in CAUGHT])
+def test_a_fault_is_caught_by_its_gate(judged: Judged, name: str, gate: str, said: str) -> None:
+    result, _ = judged(f"affine/two_step/{name}/{gate}")
+    assert result["outcome"] == "fail"
+    assert re.search(said, result["detail"], re.DOTALL), result["detail"]
+    assert result["reproduce"] == f"contract run affine/two_step/{name}/{gate}"
+
+
+BLIND = [
+    ("wrong_above_100", "shapes"),
+    ("declared_not_repeatable", "invariance"),
+    ("writes_before", "stress"),
+    ("reads_the_gap", "exact"),
+    ("block_listed", "bounds"),
+]
+
+
+@pytest.mark.parametrize(("name", "gate"), BLIND)
+def test_a_fault_is_not_seen_by_another_gate(judged: Judged, name: str, gate: str) -> None:
+    """Else the table above could pass for the wrong reason."""
+    result, _ = judged(f"affine/two_step/{name}/{gate}")
+    if name == "declared_not_repeatable":
+        assert "twice" not in result["detail"]
+    else:
+        assert result["outcome"] == "pass", result["detail"]
+
+
+def test_an_unlisted_difference_is_measured_and_not_red(judged: Judged) -> None:
+    result, _ = judged("affine/two_step/batch_unlisted/invariance")
+    assert result["outcome"] == "pass"
+    assert any(re.match(r"one-row: .* % of bits move", note) for note in result["notes"])
+
+
+def test_a_failing_row_is_shrunk_and_shown_in_full(judged: Judged) -> None:
+    result, row = judged("affine/two_step/drops_product/stress")
+    head, element, operands, scalars, cause = result["detail"].splitlines()
+    assert re.fullmatch(r"[\d,]+ of 512 outputs are not allowed \(stress seed=0 .*\)", head)
+    assert re.fullmatch(
+        r"row \d+ of stress seed=0 block=0: out\[0, \d\]: got 0x[0-9a-f]{4} \(.+\),"
+        r" allowed 0x[0-9a-f]{4} \(.+\) only, 1 ulp too (high|low)",
+        element,
+    )
+    # nothing but one product and one addend decides the element
+    assert re.fullmatch(
+        r"operands: x bf16\[1, \d\] .*\[\d\]=[^,]+; w bf16\[\d\] .*\[\d\]=[^,]+", operands
+    )
+    assert scalars == "scalars: scale=1.25"
+    assert cause == "reproduces all observed bits: dropped point `product`"
+    assert row is not None
+    assert row["id"] == "affine/two_step/drops_product/stress"
+    assert sum(bits != 0 for bits in row["operands"]["x"]["bits"]) == 1
+    assert row["shape"]["rows"] == 1
+
+
+def test_one_listed_alternative_must_explain_all_outputs(judged: Judged) -> None:
+    assert judged("either/once/plus/shapes")[0]["outcome"] == "pass"
+    assert judged("either/once/minus/shapes")[0]["outcome"] == "pass"
+    result, _ = judged("either/once/mixture/shapes")
+    assert result["outcome"] == "fail"
+    assert "no listed alternative explains all outputs (nearest: {'form': '" in result["detail"]
+    # one alternative for one launch and the other for the next is a mixture too
+    assert judged("either/once/one_launch_each/shapes")[0]["outcome"] == "fail"
+
+
+def test_a_tighter_order_is_judged_by_its_own(judged: Judged) -> None:
+    assert judged("total/float32/sequential/stress")[0]["outcome"] == "pass"
+    assert judged("total/float32/pairwise_as_depth_8/stress")[0]["outcome"] == "pass"
+    result, _ = judged("total/float32/sequential_as_depth_8/stress")
+    assert result["outcome"] == "fail"
+
+
+def test_a_gate_that_compares_nothing_fails(judged: Judged) -> None:
+    result, _ = judged("nothing_to_compare/once/whatever/stress")
+    assert (result["outcome"], result["detail"]) == ("fail", "the gate stress compared no output")
+    assert result["outputs_compared"] == 0
+    result, _ = judged("nothing_to_compare/once/whatever/exact")
+    assert result["outcome"] == "fail"
+    assert "none of 64 candidate rows is proven" in result["detail"]
+
+
+def test_a_gate_that_means_nothing_is_not_applicable_with_its_reason(judged: Judged) -> None:
+    result, _ = judged("either/once/plus/exact")
+    assert (result["outcome"], result["detail"]) == ("not_applicable", "a test")
+
+
+UNSOUND = [
+    ("too_narrow/once", r"the range refuses \d+ sampled legal outputs"),
+    ("beside_the_formula/once", "the 200-bit audit leaves the range"),
+    ("blind/p", "no input shows drop-product, truncate-product: power 0 on every gate"),
+    ("not_vacuous/p", r"drop-product is declared vacuous \(untrue\), yet .* remove the declaration"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "said"), UNSOUND, ids=[u[0] for u in UNSOUND])
+def test_an_unsound_or_powerless_reference_is_red(judged: Judged, kernel: str, said: str) -> None:
+    result, _ = judged(f"{kernel}/reference")
+    assert result["outcome"] == "fail"
+    assert re.search(said, result["detail"]), result["detail"]
+
+
+def test_a_sound_reference_has_power_at_every_point(judged: Judged) -> None:
+    result, _ = judged("affine/two_step/reference")
+    assert result["outcome"] == "pass", result["detail"]
+    assert set(result["power"]) == {"drop-product", "truncate-product", "truncate-out"}
+    assert min(result["power"].values()) > 0
+
+
+NULLS = ("zeros", "mean", "copy", "previous-row", "neighbour", "unwritten", "one-ulp-beyond")
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_null_kernels_are_red(judged: Judged, name: str) -> None:
+    result, _ = judged(f"affine/two_step/red.null-{name}")
+    assert (result["outcome"], result["gate"]) == ("red_as_planted", "shapes")
+
+
+# Limits
+
+MEASURED = {"bytes_read": 10, "bytes_written": 20, "workspace_bytes": 30, "threads": 0}
+
+
+def record(tmp_path: Path, waivers: Any = (), **entry: Any) -> tuple[Path, dict[str, Any]]:
+    """A record file with one entry of affine, as measured but for what is given."""
+    resources = {**MEASURED, **{k: entry.pop(k) for k in RESOURCES if k in entry}}
+    path = tmp_path / "affine.json"
+    whole = {"kernel": "affine/two_step", "implementation": "right", "launch": "plain",
+             "architecture": architecture(), "torch": torch_version(),
+             "shape": {"d": 16, "rows": 4}, "resources": resources, **entry}  # fmt: skip
+    data = {"schema": 1, "kernel": "affine", "entries": [whole], "waivers": list(waivers)}
+    path.write_text(json.dumps(data))
+    return path, read(path)
+
+
+def waiver(limit: int, **more: Any) -> dict[str, Any]:
+    return {"kernel": "affine/two_step", "implementation": "right", "launch": "plain",
+            "architecture": architecture(), "resource": "workspace_bytes", "limit": limit,
+            "reason": "a test", **more}  # fmt: skip
+
+
+LIMITS: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "pass", "bytes_read 10, bytes_written 20, workspace_bytes 30, threads 0"),
+    ({"workspace_bytes": 29}, "fail", "above the record: workspace_bytes 29 -> 30"),
+    ({"bytes_read": 11}, "fail", "improved, run --update-records: bytes_read 11 -> 10"),
+    ({"implementation": "left"}, "fail", "no record for affine/two_step/right/plain"),
+    ({"shape": {"d": 8, "rows": 4}}, "fail", "stale: recorded at {'d': 8, 'rows': 4}"),
+    ({"architecture": "sparc"}, "not_run", f"affine.json lists no {architecture()}"),
+    ({"torch": "1.0"}, "pass", "bytes_read 10"),
+    ({"torch": "1.0", "workspace_bytes": 29}, "not_run", "recorded with torch 1.0, this is "),
+    ({"workspace_bytes": 20, "waivers": [waiver(30)]}, "pass", "workspace_bytes 30"),
+    ({"workspace_bytes": 20, "waivers": [waiver(29)]}, "fail", "workspace_bytes 20 -> 30"),
+]
+
+
+@pytest.mark.parametrize(("change", "outcome", "said"), LIMITS, ids=range(len(LIMITS)))
+def test_resources_are_compared_with_the_record(
+    judged: Judged, tmp_path: Path, change: dict[str, Any], outcome: str, said: str
+) -> None:
+    book = record(tmp_path, **change)
+    found = judge_entry(book, find("affine"), "right", "plain", MEASURED)
+    assert found[0] == outcome
+    assert said in found[1]
+
+
+def test_without_a_records_folder_limits_do_not_run(judged: Judged) -> None:
+    result, _ = judged("affine/two_step/right/limits")
+    assert result["outcome"] == "not_run"
+    assert "--update-records" in result["detail"]
+    # x, the scalar product and w are read; two bf16 tensors of 4 x 16 are written
+    assert result["measured"]["bytes_written"] == 2 * 2 * 4 * 16
+
+
+def test_what_no_kernel_uses_is_a_problem(judged: Judged, tmp_path: Path) -> None:
+    record(tmp_path, waivers=[waiver(30, launch="strided")])
+    known = {("affine/two_step", "right", "plain")}
+    (problem,) = unused(tmp_path, known)
+    assert problem.startswith("unused waiver affine/two_step/right/strided/")
+    first, _ = unused(tmp_path, set())
+    assert first.startswith("unused record affine/two_step/right/plain/")
+    assert "--update-records" in first
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"surplus": 1}, "entries[0] needs exactly the fields"),
+    ({"torch": 2}, "entries[0].torch is 2, not str"),
+    ({"bytes_read": -1}, "entries[0].resources needs counts >= 0"),
+    ({"waivers": [waiver(1, reason=" ")]}, "waivers[0] needs a resource"),
+    ({"waivers": [waiver(1, resource="seconds")]}, "waivers[0] needs a resource"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), BROKEN, ids=range(len(BROKEN)))
+def test_a_wrong_record_is_refused_by_file_and_field(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(StoreError) as caught:
+        record(tmp_path, **change)
+    assert str(caught.value).startswith(f"record {tmp_path / 'affine.json'}: ")
+    assert said in str(caught.value)
