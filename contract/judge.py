@@ -27,6 +27,8 @@ SMALL = 1 << 17
 # A fault that no one of these shapes and 512 drawn rows shows is not one that a control may be planted for.
 CONTROL_SHAPES = 6
 CONTROL_BLOCKS = 8
+# A legal variant that is refused is refused early: the widths of stress and exact rows are the ones that matter.
+GREEN_SHAPES, GREEN_BLOCKS, GREEN_EXACT = 3, 4, 2
 Outputs = Mapping[str, Array]
 
 
@@ -165,8 +167,10 @@ class Subject:
         cases = list(enumerate(bench.cases(name)))
         if not self.control:
             return cases
-        limit = {"shapes": CONTROL_SHAPES, "stress": CONTROL_BLOCKS}.get(name, len(cases))
-        return cases[:limit]
+        limits = {"shapes": CONTROL_SHAPES, "stress": CONTROL_BLOCKS}
+        if self.target["name"].startswith("green."):
+            limits = {"shapes": GREEN_SHAPES, "stress": GREEN_BLOCKS, "exact": GREEN_EXACT}
+        return cases[: limits.get(name, len(cases))]
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {

@@ -27,7 +27,7 @@ from contract.gates import reference
 from contract.judge import PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
 from contract.store import StoredRow
-from contract.worker import Worker
+from contract.worker import Worker, warm_up
 
 FAULTS = ("crash", "timeout", "out_of_memory")
 
@@ -152,7 +152,9 @@ class Judge:
             requires, extra = control.requires, {"depths": control.order}
         if kernel.shares:
             launches = tuple(launch for launch in launches if not launch.batch)
-        if check["target"] == "auto":
+        if check["target"] == "auto" or (
+            check["colour"] == "green" and self.options["effort"] == "quick"
+        ):
             # layouts and threads mean nothing to a reading of the reference
             launches = (PLAIN,)
         subject = Subject(
@@ -232,7 +234,8 @@ class Judge:
     def _green(self, base: CheckResult, bench: Bench, subject: Subject) -> CheckResult:
         compared, share, widest = 0, [], 0.0
         for gate in gates.GATES:
-            if gate == "limits" or (subject.automatic and gate not in ANY_GATE):
+            brief = subject.automatic or self.options["effort"] == "quick"
+            if gate == "limits" or (brief and gate not in ANY_GATE):
                 continue
             tally = gates.run(gate, bench, subject)
             compared += tally.compared

@@ -158,7 +158,13 @@ def test_planted_controls_end_as_what_they_are(project: Path, contract_run: Run)
         assert said in found[name]["detail"], found[name]
     assert (code, err) == (1, "")
     assert "MISSED scaled/two_step/red.repaired\n" in out
-    counted = {"red_as_planted": 3, "green_as_planted": 1, "missed": 2, "red_elsewhere": 2, "crashed": 2}
+    counted = {
+        "red_as_planted": 3,
+        "green_as_planted": 1,
+        "missed": 2,
+        "red_elsewhere": 2,
+        "crashed": 2,
+    }
     assert report["summary"]["controls"] == counted
     # rows that controls find are theirs alone
     assert not list(project.rglob("rows/*.json"))

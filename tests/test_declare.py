@@ -74,7 +74,10 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"profiles": (Profile("once", {"out": "bf16"}, {"y": "fp32"}),)}, ("'y'", "no operand")),
     ({"options": {"form": ("a", "b")}}, ("fixes options []", "['form']")),
     (
-        {"options": {"form": ("a",)}, "profiles": (Profile("p", {"out": None}, {}, {"form": "c"}),)},
+        {
+            "options": {"form": ("a",)},
+            "profiles": (Profile("p", {"out": None}, {}, {"form": "c"}),),
+        },
         ("form='c'", "values are ('a',)"),
     ),
     (

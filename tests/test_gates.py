@@ -172,7 +172,10 @@ UNSOUND = [
     ("too_narrow/once", r"the range refuses \d+ sampled legal outputs"),
     ("beside_the_formula/once", "the 200-bit audit leaves the range"),
     ("blind/p", "no input shows drop-product, truncate-product: power 0 on every gate"),
-    ("not_vacuous/p", r"drop-product is declared vacuous \(untrue\), yet .* remove the declaration"),
+    (
+        "not_vacuous/p",
+        r"drop-product is declared vacuous \(untrue\), yet .* remove the declaration",
+    ),
 ]
 
 

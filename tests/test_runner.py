@@ -101,7 +101,11 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
 ) -> None:
     path = project / "contracts" / "scaled.py"
     edit(path, "product = x * scale\n", "product = x.float() * scale\n")
-    edit(path, 'return product + y if sign == "plus" else', "return (product + y).bfloat16() if sign == 'plus' else")
+    edit(
+        path,
+        'return product + y if sign == "plus" else',
+        "return (product + y).bfloat16() if sign == 'plus' else",
+    )
     code, out, err = contract_run(f"{TORCH}/stress", f"{TORCH}/bounds")
     assert (code, err) == (1, "")
     assert f"FAIL {TORCH}/stress\n" in out
@@ -200,7 +204,11 @@ def test_a_row_that_no_longer_fits_is_left_out(project: Path, contract_run: Run)
 
     rows = project / ".contract" / "rows" / "scaled.json"
     rows.parent.mkdir(parents=True)
-    old = [row(70_000, "uint32", rows=1, d=1), row(0, "uint16", rows=1), row(0, "uint16", rows=1, d=1)]
+    old = [
+        row(70_000, "uint32", rows=1, d=1),
+        row(0, "uint16", rows=1),
+        row(0, "uint16", rows=1, d=1),
+    ]
     rows.write_text(json.dumps({"schema": 1, "rows": old}))
     code, _, _ = contract_run(f"{TORCH}/stress", "--json", "r.json")
     (check,) = report()["checks"]
@@ -269,7 +277,10 @@ REDS = {
     "missing_module": ("crash", "No module named 'absent_package_x'"),
     "keyboard_interrupt": ("crash", "KeyboardInterrupt"),
     "wrong_shape": ("fail", "output out has shape (15,), the contract needs (3, 5)"),
-    "wrong_dtype": ("fail", "output out has dtype torch.float32, the contract needs torch.bfloat16"),
+    "wrong_dtype": (
+        "fail",
+        "output out has dtype torch.float32, the contract needs torch.bfloat16",
+    ),
     "returns_none": ("fail", "output out is NoneType, not a tensor"),
     "returns_a_list": ("fail", "returned 2 outputs, the contract has 1"),
     "all_nan": ("fail", "got 0x7fc0 (nan)"),

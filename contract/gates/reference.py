@@ -27,7 +27,7 @@ from contract.readings.sample import Choice, SampleReading
 
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
-AUDIT_OUTPUTS = {"quick": 500, "default": 2_000, "nightly": 20_000}
+AUDIT_OUTPUTS = {"quick": 100, "default": 2_000, "nightly": 20_000}
 ROWS_OF_A_SHAPE = 32
 OUTPUTS_OF_A_SHAPE = 1 << 17
 # Every stress shape once; nightly takes them all.

@@ -287,9 +287,7 @@ def blind(r: Reading, x: Quantity, w: Quantity, scale: float) -> Quantity:
 
 def unsound(name: str, reference: Any, *profiles: contract.Profile, **more: Any) -> None:
     contract.register(
-        contract.Contract(
-            name=name, reference=reference, profiles=profiles, **{**AFFINE, **more}
-        )
+        contract.Contract(name=name, reference=reference, profiles=profiles, **{**AFFINE, **more})
     )
 
 
