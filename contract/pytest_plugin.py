@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RESULT = "contract_result"
 COMPARED = "contract_compared"
+#: Required names that no implementation or engine has: they can only fail to run.
+ABSENT = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +61,7 @@ def pytest_collection_modifyitems(
     """Add the checks, in the fixed order of `contract run`."""
     if not _asked(config):
         return
-    from contract import runner, suites
+    from contract import runner, select, suites
     from contract.config import RunOptions, read_config
     from contract.errors import ContractError
 
@@ -80,6 +82,7 @@ def pytest_collection_modifyitems(
         store_root=settings.store_root,
         suites=loaded.payload(),
     )
+    config.stash[ABSENT] = select.unregistered(settings.require, checks)
     judge = Judge(options)
     config.add_cleanup(judge.close)
     for check in checks:
@@ -122,7 +125,12 @@ class ContractItem(pytest.Item):
         self.extra_keyword_matches.update(check.keywords)
 
     def runtest(self) -> None:
-        result = self.judge.run(self.check)
+        from contract.errors import ContractError
+
+        try:
+            result = self.judge.run(self.check)
+        except ContractError as error:
+            raise Red(f"{self.check.id}: {error}") from None
         fields = {
             "id": result.id,
             "outcome": result.outcome,
@@ -172,6 +180,12 @@ def contract_check(request: pytest.FixtureRequest) -> Iterator[Any]:
     request.node.user_properties.append((COMPARED, str(compared)))
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A required name that nothing has is a failure, as in `contract run`."""
+    if session.config.stash.get(ABSENT, []) and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One line of counts; under xdist on the controller only, from the reports that the workers sent."""
     if hasattr(config, "workerinput"):
@@ -189,6 +203,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
                     compared += fields["outputs_compared"]
                 elif name == COMPARED and report.when == "teardown":
                     checked += int(value)
+    for name in config.stash.get(ABSENT, []):
+        terminalreporter.write_line(
+            f"contract: required {name!r} did not run: nothing has that name"
+        )
     if outcomes:
         said = ", ".join(
             f"{count} {name.replace('_', ' ')}" for name, count in sorted(outcomes.items())

@@ -47,7 +47,8 @@ def verified(
     item = implementation_of(target, impl)
     store = Store(store_root())
     known = store.get(_key(target, item))
-    command = f"contract run {target.id} --impl {item.name}"
+    # with the reference, without which nothing is verified
+    command = f"contract run {target.id}"
     if known is None:
         _verify_now(target, item, command)
         known = store.get(_key(target, item))

@@ -49,7 +49,7 @@ def make(**changed: Any) -> Contract:
 
 def test_one_control_for_each_point_option_parameter_and_freedom(project: Path) -> None:
     make()
-    orders = {f"green.order-{order}" for order in ("sequential", "reversed", "sorted", "lanes")}
+    orders = {f"green.order-{order}" for order in ("sequential", "sorted")}
     ulps = {f"green.ulps-{which}" for which in ("plus", "minus", "random")}
     assert names("rich") == {
         "red.drop-inner", "red.truncate-inner", "red.truncate-out", "red.form=mean", "red.gain=two",
@@ -141,7 +141,7 @@ OUTCOMES = {
     "red.shall_fall_over": ("red_as_planted", "exact: "),
     "red.shall_hang": ("red_as_planted", "shapes: no call finished for 2 s"),
     "red.should_fall_over": ("red_elsewhere", "planted to end as crash, caught by exact"),
-    "green.legal": ("green_as_planted", "passed shapes, stress, exact, invariance, bounds"),
+    "green.legal": ("green_as_planted", "passed shapes, stress, exact"),
     "green.illegal": ("missed", "a legal variant was refused by shapes"),
     "green.falls_over": ("crash", "a legal variant was refused by shapes"),
 }

@@ -161,7 +161,7 @@ def forks(x: Any, y: Any, scale: float) -> Any:
 
 @fault
 def patches_torch(x: Any, y: Any, scale: float) -> Any:
-    torch.Tensor.__mul__ = torch.Tensor.__sub__  # type: ignore[method-assign, assignment]
+    torch.Tensor.__mul__ = torch.Tensor.__sub__  # type: ignore[method-assign]
     return x * scale + y
 
 

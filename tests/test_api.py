@@ -1,0 +1,175 @@
+"""assert_allowed and allowed in a test that exists already: what they judge, refuse and say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import contract
+from contract.errors import CaseError, DeclarationError, NotAllowed
+
+Tensor = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def _in_a_project(project: Path) -> None:
+    """The suite `scaled` is loaded by the first call."""
+
+
+def operands(rows: int = 6, d: int = 8) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn((2, rows, d), generator=generator).bfloat16()
+    return {"x": x, "y": y}
+
+
+def right(x: Tensor, y: Tensor) -> Tensor:
+    return x * 1.25 + y
+
+
+def test_a_right_output_is_counted() -> None:
+    given = operands()
+    judged = contract.assert_allowed("scaled", right(**given), scale=1.25, **given)
+    assert (judged.compared, judged.one_value_share) == (48, 1.0)
+    minus = given["y"] - given["x"] * 1.25
+    contract.assert_allowed("scaled", minus, scale=1.25, sign="minus", profile="two_step", **given)
+
+
+def test_one_wrong_element_is_named_with_its_bits() -> None:
+    given = operands()
+    out = right(**given)
+    out.view(torch.int16)[3, 5] += 1
+    got = int(out.view(torch.int16)[3, 5].item()) & 0xFFFF
+    with pytest.raises(NotAllowed) as caught:
+        contract.assert_allowed("scaled", out, scale=1.25, **given)
+    first, element, operand_line, scalars = str(caught.value).splitlines()
+    assert first == "scaled/two_step: 1 of 48 outputs are not allowed"
+    assert element.startswith(f"operands given: out[3, 5]: got 0x{got:04x} (")
+    assert re.search(rf"allowed 0x{got - 1:04x} \(.*\) only, 1 ulp too (high|low)$", element)
+    assert operand_line.startswith("operands: x bf16[6, 8] = ")
+    assert scalars == "scalars: scale=1.25"
+    # an AssertionError, so that pytest reports a failure and no error
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_the_dropped_point_is_named() -> None:
+    given = operands(64, 64)
+    out = (given["x"].float() * 1.25 + given["y"].float()).bfloat16()
+    with pytest.raises(NotAllowed, match="reproduces all observed bits: dropped point `product`"):
+        contract.assert_allowed("scaled", out, scale=1.25, **given)
+
+
+def test_sampled_rows_are_named_as_the_caller_counts_them() -> None:
+    given = operands(40, 8)
+    out = right(**given)
+    out[39] = 0
+    judged = contract.assert_allowed("scaled", out[:39], scale=1.25, rows=5, seed=3,
+                                     x=given["x"][:39], y=given["y"][:39])  # fmt: skip
+    assert judged.compared == 5 * 8
+    with pytest.raises(NotAllowed, match=r"4 rows of 40: out\[39, 0\]: got 0x0000"):
+        contract.assert_allowed("scaled", out, scale=1.25, rows=4, **given)
+    assert (
+        contract.assert_allowed("scaled", right(**given), scale=1.25, rows=99, **given).compared
+        == 320
+    )
+
+
+@pytest.mark.parametrize("layout", ["transposed", "every second row", "expanded", "grad", "numpy"])
+def test_any_tensor_is_judged_by_its_values(layout: str) -> None:
+    given = operands(8, 8)
+    if layout == "transposed":
+        given = {name: x.T for name, x in given.items()}
+    elif layout == "every second row":
+        given = {name: x[::2] for name, x in given.items()}
+    elif layout == "expanded":
+        given["y"] = given["y"][:1].expand(8, 8)
+    elif layout == "grad":
+        given["x"] = given["x"].requires_grad_()
+    out = right(**given)
+    if layout == "numpy":
+        ml_dtypes = pytest.importorskip("ml_dtypes")
+        arrays = [
+            x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for x in (*given.values(), out)
+        ]
+        given, out = {"x": arrays[0], "y": arrays[1]}, arrays[2]
+    contract.assert_allowed("scaled", out, scale=1.25, **given)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"y": None}, "give y=, an operand of x, y"),
+    ({"scale": None}, "give the scalar scale="),
+    ({"scale": "large"}, "scale='large' is a scalar; give the number"),
+    ({"z": 1}, "no operand z; it has x, y, scale, sign"),
+    ({"x": torch.zeros(6, 8)}, "x has dtype float32, profile two_step needs bfloat16"),
+    ({"x": [1.0]}, "x has dtype list"),
+    ({"y": torch.zeros(6, 7).bfloat16()}, "y has d = 7, x has 8; they must agree"),
+    ({"x": torch.zeros(8).bfloat16()}, "it needs 2 dims ('rows', 'd')"),
+    ({"rows": 0}, "rows=0; judge at least one row"),
+    ({"out": (torch.zeros(6, 8).bfloat16(),) * 2}, "2 outputs given; the contract's are out"),
+    ({"out": {"result": torch.zeros(6, 8).bfloat16()}}, "outputs are out; got result"),
+    ({"out": torch.zeros(6, 8)}, "out has dtype float32"),
+    ({"out": None}, "out has dtype NoneType"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG, ids=range(len(WRONG)))
+def test_operands_that_do_not_fit_are_refused(change: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {**operands(), "scale": 1.25, "out": right(**operands()), **change}
+    given = {k: v for k, v in given.items() if v is not None or k == "out"}
+    with pytest.raises(CaseError) as caught:
+        contract.assert_allowed("scaled", given.pop("out"), **given)
+    assert said in str(caught.value)
+
+
+def test_an_output_of_another_shape_is_not_allowed() -> None:
+    given = operands()
+    with pytest.raises(NotAllowed, match=r"shape \(48,\), the contract needs \(6, 8\)"):
+        contract.assert_allowed("scaled", right(**given).flatten(), scale=1.25, **given)
+
+
+def test_an_empty_output_is_no_pass() -> None:
+    given = operands(0, 8)
+    with pytest.raises(CaseError, match="nothing was compared"):
+        contract.assert_allowed("scaled", right(**given), scale=1.25, **given)
+
+
+def test_names_that_do_not_exist_are_refused() -> None:
+    given = operands()
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("scalde", {}, "did you mean scaled"),
+        ("scaled", {"profile": "once"}, "profiles are two_step"),
+        ("scaled", {"sign": "times"}, "values are"),
+    ]
+    for kernel, more, said in cases:
+        with pytest.raises(DeclarationError, match=said):
+            contract.assert_allowed(kernel, right(**given), scale=1.25, **given, **more)
+
+
+def test_allowed_returns_the_range() -> None:
+    given = operands()
+    found = contract.allowed("scaled", scale=1.25, **given)
+    np.testing.assert_array_equal(found.lower, right(**given).double().numpy())
+    np.testing.assert_array_equal(found.upper, found.lower)
+    assert not found.nan.any()
+    given["x"][2, 3] = float("nan")
+    found = contract.allowed("scaled", scale=1.25, **given)
+    assert np.argwhere(found.nan == 2).tolist() == [[2, 3]]
+
+
+def test_a_contract_of_ones_own_does_not_hide_the_suites(project: Path) -> None:
+    """Registered before the first call, as by a decorator in the test's own file."""
+    contract.register(
+        contract.Contract(
+            name="own", family="sums", reference=lambda r, x: r.round("out", x + x),
+            operands=(contract.tensor("x", "rows d"), contract.output("out", "rows d")),
+            profiles=(contract.Profile("once", {"out": "bf16"}),), row_dims=("rows",),
+            shapes=({"rows": 1, "d": 1},), not_applicable={"exact": "a test"},
+        )
+    )  # fmt: skip
+    given = operands()
+    assert contract.assert_allowed("own", given["x"] * 2, x=given["x"]).compared == 48
+    assert contract.assert_allowed("scaled", right(**given), scale=1.25, **given).compared == 48
