@@ -133,7 +133,7 @@ def round_normal(x: Floats, f: Format) -> Floats:
     Adding and subtracting 2**(exponent + 52 - mantissa_bits), of the value's sign, leaves the multiple of the spacing:
     the sum lies in the binade whose float64 spacing is the format's. Half the passes of round_to.
     """
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     result = np.empty(x.shape)
     source, target = x.reshape(-1), result.reshape(-1)
     shift = np.int64((52 - f.mantissa_bits) << 52)

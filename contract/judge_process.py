@@ -339,6 +339,8 @@ def main() -> int:
         out.flush()
 
     options = json.loads(sys.stdin.readline())
+    # the worker server imports torch while the suites are loaded and the first ranges are computed
+    warm_up()
     threading.Thread(target=_end_with, args=(options["parent"],), daemon=True).start()
     try:
         suites.reload(options["suites"])

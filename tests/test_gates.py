@@ -20,7 +20,7 @@ from contract.errors import StoreError
 from contract.judge_process import Judge
 from contract.recordbook import RESOURCES, architecture, judge_entry, read, torch_version, unused
 
-FAULTY = Path(__file__).parent / "suite" / "faulty.py"
+FAULTY = Path(__file__).parent / "suite" / "gate_faults.py"
 Judged = Callable[[str], tuple[dict[str, Any], dict[str, Any] | None]]
 
 
@@ -28,8 +28,8 @@ Judged = Callable[[str], tuple[dict[str, Any], dict[str, Any] | None]]
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
     """The result of one check by id, and the failing row that is to be kept."""
     folder = tmp_path_factory.mktemp("gates")
-    shutil.copy(FAULTY, folder / "faulty.py")
-    (folder / "pyproject.toml").write_text('[tool.contract]\nsuites = ["faulty.py"]\n')
+    shutil.copy(FAULTY, folder / "gate_faults.py")
+    (folder / "pyproject.toml").write_text('[tool.contract]\nsuites = ["gate_faults.py"]\n')
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_contracts", "_implementations", "_controls"):
             patch.setattr(registry, name, {})
@@ -50,7 +50,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
 
         yield run
         judge.worker.close()
-    sys.modules.pop(suites.module_name(folder / "faulty.py"), None)
+    sys.modules.pop(suites.module_name(folder / "gate_faults.py"), None)
 
 
 GATES = ("shapes", "stress", "exact", "invariance", "bounds")
