@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from contract import formats
-from contract.case import Case, Kernel, find, scalars_of, shape_from, take_rows
+from contract.case import Case, Kernel, find, kernels_of, scalars_of, shape_from, take_rows
 from contract.declare import Operand
 from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError, NotAllowed
@@ -91,7 +91,38 @@ def assert_allowed(
         if best is None or refused < best[0]:
             best = (refused, ranges, options)
     assert best is not None
-    raise NotAllowed(_message(target, case, outputs, *best, chosen))
+    message = _message(target, case, outputs, *best, chosen)
+    if profile is None and len(target.contract.profiles) > 1:
+        message += (
+            f"\nprofile {target.profile.name} was assumed; {_other_profiles(target, case, outputs)}"
+        )
+    raise NotAllowed(message)
+
+
+def _unknown(kernel: Kernel, given: Mapping[str, Any]) -> str:
+    """What was given under a name that the contract does not have."""
+    known = {o.name for o in kernel.contract.inputs()} | {s.name for s in kernel.contract.scalars}
+    strange = [name for name in given if name not in known]
+    return f" ({', '.join(f'{name}=' for name in strange)} is no operand)" if strange else ""
+
+
+def _other_profiles(target: Kernel, case: Case, outputs: Mapping[str, Array]) -> str:
+    """What the other profiles of the same formats say of the outputs."""
+    fitting = []
+    for kernel in kernels_of(target.contract):
+        same = kernel.parameters == target.parameters and all(
+            kernel.format(o) == target.format(o) for o in (*target.inputs(), *target.outputs())
+        )
+        if not same or kernel.profile.name == target.profile.name:
+            continue
+        for options in option_sets(kernel):
+            ranges = case_range(kernel, case, options)
+            if not any(out.refused(outputs[name]).any() for name, out in ranges.items()):
+                fitting.append(kernel.profile.name)
+                break
+    if fitting:
+        return f"allowed under profile={' or '.join(map(repr, fitting))}"
+    return f"name the one that is meant: {', '.join(p.name for p in target.contract.profiles)}"
 
 
 def allowed(kernel: str, *, profile: str | None = None, **operands: Any) -> Any:
@@ -136,7 +167,8 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
     for operand in target.inputs():
         if operand.name not in given:
             raise CaseError(
-                f"{target.id}: give {operand.name}=, an operand of {', '.join(o.name for o in target.inputs())}"
+                f"{target.id}: operand {operand.name}= is not given{_unknown(target, given)}; it takes"
+                f" {', '.join(o.name for o in target.inputs())}"
             )
         bits[operand.name] = _bits(target, operand, given.pop(operand.name))
     if given:

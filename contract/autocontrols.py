@@ -7,8 +7,11 @@ They run in the worker, judged by the identical gate path as implementations.
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ import numpy as np
 from contract import formats
 from contract.case import Case, Kernel, make_case
 from contract.declare import exists
+from contract.errors import ContractError, DeclarationError
 from contract.interval import Array
 from contract.ranges import case_range, option_sets, plain_run
 from contract.readings.base import Change
@@ -88,13 +92,32 @@ def uses(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
     from contract.ranges import evaluate
 
     inputs = {o.name: reading.load(case.value(kernel, o), narrow=True) for o in kernel.inputs()}
-    outputs = evaluate(reading, kernel, inputs, case.scalars, option_sets(kernel)[0])
+    try:
+        outputs = evaluate(reading, kernel, inputs, case.scalars, option_sets(kernel)[0])
+    except ContractError:
+        raise
+    except Exception as error:
+        raise DeclarationError(_mistake(kernel, error)) from error
     last = {
         point
         for point, value in reading.values.items()
         if any(value is out for out in outputs.values())
     }
     return dict(reading.used), list(reading.points_seen), last
+
+
+def _mistake(kernel: Kernel, error: Exception) -> str:
+    """One line about a reference that cannot be read: where it went wrong and what it may do."""
+    reference = kernel.contract.reference
+    file = inspect.getsourcefile(inspect.unwrap(reference)) or "?"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    line = frames[-1].lineno if frames else 0
+    said = str(error).replace("'SampleReading' object has no attribute", "r has no step")
+    return (
+        f"{Path(file).name}:{line}: the reference of {kernel.id} cannot be read: {type(error).__name__}: {said};"
+        " a reference computes with its inputs, numbers and the steps of r (docs/first-contract.md): + - * /,"
+        " r.square, r.maximum, r.where(r.less(a, b), x, y), ... and no Python branch on a value"
+    )
 
 
 def changes(kernel: Kernel) -> dict[str, tuple[str, Change]]:

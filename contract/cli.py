@@ -137,6 +137,7 @@ def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -
         required=tuple(dict.fromkeys((*config.require, *arguments.impl, *arguments.engine))),
         store_root=config.store_root,
         suites=loaded.payload(),
+        files=tuple(loaded.chosen),
     )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from contract.errors import UsageError
 
 EFFORTS = ("quick", "default", "nightly")
-DEVICES = ("cpu", "cuda")
+DEVICES = ("cpu",)
 # Longer than any single call of the catalogue; a hang is seen after one minute.
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_MEMORY_BYTES = 8 * 2**30
@@ -73,7 +73,7 @@ class RunOptions:
         fresh: ignore finished checks of the store.
         exitfirst: stop at the first check that is not good.
         last_failed: run only what was not good in the store's last result; all where nothing was.
-        device: 'cpu' or 'cuda', for the host engine.
+        device: where the host engine's tensors lie; 'cpu' until there is a GPU engine.
         timeout: seconds without a finished call after which a worker is killed.
         memory: bytes of address space of one worker.
         jobs: worker processes at the same time.
@@ -81,6 +81,7 @@ class RunOptions:
         required: names of implementations or engines whose not_run is a failure.
         store_root: folder of the store.
         suites: what `contract.suites.reload` needs to load the same suites in a worker.
+        files: suites named on the command line, which a replay must name again.
     """
 
     effort: str = "default"
@@ -96,6 +97,7 @@ class RunOptions:
     required: tuple[str, ...] = ()
     store_root: Path = field(default_factory=lambda: Path(".contract"))
     suites: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
 
 def read_config(folder: Path | None = None) -> Config:

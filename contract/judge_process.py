@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -339,6 +340,11 @@ def main() -> int:
         out.flush()
 
     options = json.loads(sys.stdin.readline())
+    # hypothesis keeps a cache of constants: not in the folder that happens to be the user's
+    os.environ.setdefault(
+        "HYPOTHESIS_STORAGE_DIRECTORY",
+        str(Path(tempfile.gettempdir()) / "kernel-contract-hypothesis"),
+    )
     # the worker server imports torch while the suites are loaded and the first ranges are computed
     warm_up()
     threading.Thread(target=_end_with, args=(options["parent"],), daemon=True).start()

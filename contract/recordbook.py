@@ -78,6 +78,25 @@ def folder_of(module: str) -> Path | None:
     return beside if beside is not None and beside.is_dir() else None
 
 
+def where_to_record(module: str) -> str:
+    """The repair where a suite has no records folder."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    folder = Path(file).parent / "records" if file else Path("records")
+    return f"no folder {folder}; make it, then run --update-records"
+
+
+def wholly_loaded(folder: Path) -> bool:
+    """Whether every suite file beside a records folder is loaded: only then is an entry that nothing uses a leftover."""
+    suites = [
+        name for name, module in list(sys.modules.items()) if hasattr(module, "SUITE_RECORDS")
+    ]
+    if folder in {folder_of(name) for name in suites}:
+        return True
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    loaded = {Path(file).resolve() for file in files if file}
+    return all(path.resolve() in loaded for path in folder.parent.glob("*.py"))
+
+
 def read(path: Path) -> dict[str, Any]:
     """A record file, strictly: unknown or missing fields and wrong types are errors that name file and field."""
     try:
@@ -129,7 +148,7 @@ def book_of(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Path | None, dic
     """The record file that lists a target, and its contents."""
     folder = folder_of(str(target.get("module", "")))
     if folder is None:
-        return None, {}
+        return None, {"absent": where_to_record(str(target.get("module", "")))}
     path = folder / f"{kernel.contract.name}.json"
     return path, read(path)
 
@@ -148,10 +167,7 @@ def judge_entry(
     """(outcome, detail) of measured resources against the record."""
     path, data = book
     if path is None:
-        return (
-            "not_run",
-            "no folder `records` beside the suite; make it and run --update-records to gate resources",
-        )
+        return "not_run", data["absent"]
     here = architecture()
     if data["entries"] and all(entry["architecture"] != here for entry in data["entries"]):
         return "not_run", f"{path.name} lists no {here}; run --update-records on one"

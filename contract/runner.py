@@ -186,7 +186,7 @@ class _Run:
         return result
 
     def _finish(self, raw: dict[str, Any], row: dict[str, Any] | None) -> None:
-        result = result_of(raw)
+        result = result_of({**raw, "reproduce": replay(raw["id"], self.options)})
         self.results[result.id] = result
         check = self.by_id[result.id]
         if row is not None:
@@ -194,7 +194,9 @@ class _Run:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        receipts.remember(self.store, self.key_of[check.id], result)
+        if not (self.options.update_records and result.gate == "limits"):
+            # a resource that was recorded was not compared
+            receipts.remember(self.store, self.key_of[check.id], result)
         self.on_result(result)
         if self.options.exitfirst and not result.good:
             self.halted = True
@@ -205,6 +207,16 @@ class _Run:
         for thread in self.threads:
             # it sees its process end; a moment at most
             thread.join(5.0)
+
+
+def replay(check_id: str, options: RunOptions) -> str:
+    """The command that runs one check again as it was run."""
+    words = ["contract run", *options.files, check_id]
+    if options.effort != "default":
+        words.append(f"--effort {options.effort}")
+    if options.seed:
+        words.append(f"--seed {options.seed}")
+    return " ".join(words)
 
 
 def _cost(group: list[Check]) -> float:
@@ -383,7 +395,7 @@ class _JudgeProcess:
             gate=check.gate,
             control=check.control,
             required=check.required,
-            reproduce=f"contract run {check.id}",
+            reproduce=replay(check.id, self.options),
         )
         from dataclasses import asdict
 
@@ -444,6 +456,8 @@ def _record_problems(checks: list[Check]) -> list[str]:
         return []
     problems = []
     for folder, known in _known(checks).items():
+        if not recordbook.wholly_loaded(folder):
+            continue
         try:
             problems += recordbook.unused(folder, known)
         except ContractError as error:
@@ -462,6 +476,7 @@ def _update_records(results: list[CheckResult], checks: list[Check]) -> list[str
             continue
         folder = recordbook.folder_of(check.module)
         if folder is None:
+            notes.append(f"not recorded: {result.id}: {recordbook.where_to_record(check.module)}")
             continue
         kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
         recordbook.update(
@@ -473,5 +488,6 @@ def _update_records(results: list[CheckResult], checks: list[Check]) -> list[str
         )
         notes.append(f"recorded {result.id}")
     for folder, known in _known(checks).items():
-        recordbook.drop_unused(folder, known)
+        if recordbook.wholly_loaded(folder):
+            recordbook.drop_unused(folder, known)
     return notes

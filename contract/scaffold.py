@@ -109,7 +109,8 @@ def init(folder: Path) -> list[str]:
                 f"{path} exists; nothing was written (move it away, or give another folder)"
             )
     try:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        # an empty records folder: `limits` then asks for its first measurement
+        (folder / FOLDER / "records").mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
@@ -127,6 +128,8 @@ def init(folder: Path) -> list[str]:
         "",
         "Then:",
         "",
+        *([f"    cd {folder}"] if folder != Path(".") else []),
+        "    contract run scaled_add --update-records",
         "    contract run scaled_add",
         "    contract show scaled_add",
         "",

@@ -71,7 +71,8 @@ def select(
     Args:
         checks: all checks there are.
         selection: names and filters.
-        chosen: names that are files -> what they registered (contract.suites.Loaded.chosen).
+        chosen: names that are files -> what they registered (contract.suites.Loaded.chosen); all of it is meant,
+            unless an id stands beside them.
 
     Raises:
         UsageError: a name, implementation or engine that no check has; a `-k` that does not parse.
@@ -82,8 +83,13 @@ def select(
     kept = [check for check in checks if matches(check) and _passes(check, selection)]
     if not selection.names:
         return kept
+    files = chosen or {}
+    ids = [name for name in selection.names if name not in files and "/" in name]
     named: set[str] = set()
     for name in selection.names:
+        if name in files and ids:
+            # with an id beside it, a file only says where that is declared
+            continue
         named |= _named(name, checks, (chosen or {}).get(name))
     return [check for check in kept if check.id in named]
 

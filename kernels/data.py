@@ -9,17 +9,17 @@ import numpy as np
 
 def near_one(rng: Any, shape: tuple[int, ...]) -> Any:
     """Gains as trained models have them: around 1."""
-    return 1.0 + 0.25 * rng.standard_normal(shape)
+    return 1.0 + 0.25 * rng.standard_normal(shape, dtype=np.float32)
 
 
 def near_zero(rng: Any, shape: tuple[int, ...]) -> Any:
     """Gains stored as w of 1 + w, and biases: around 0."""
-    return 0.25 * rng.standard_normal(shape)
+    return 0.25 * rng.standard_normal(shape, dtype=np.float32)
 
 
 def logits(rng: Any, shape: tuple[int, ...]) -> Any:
     """Logits before a soft cap: a third of them beyond the usual cap of 30."""
-    return 30.0 * rng.standard_normal(shape)
+    return 30.0 * rng.standard_normal(shape, dtype=np.float32)
 
 
 def full_significands(rng: Any, shape: tuple[int, ...], bits: int = 8) -> Any:
@@ -34,9 +34,9 @@ WIDTHS = (1152, 2048, 2560, 3840, 5376)
 ROWS = (1, 16, 128, 1028)
 
 
-def model_shapes() -> tuple[dict[str, int], ...]:
+def model_shapes(widths: tuple[int, ...] = WIDTHS) -> tuple[dict[str, int], ...]:
     """Rows 1, 16, 128, 1028 at every width."""
-    return tuple({"rows": rows, "d": d} for d in WIDTHS for rows in ROWS)
+    return tuple({"rows": rows, "d": d} for d in widths for rows in ROWS)
 
 
 #: One row, odd tails, one past a block, one element.
@@ -53,7 +53,7 @@ EXACT = ({"d": 64}, {"d": 1024, "rows": 16}, {"d": 16}, {"d": 3840, "rows": 6})
 
 def activations(rng: Any, shape: tuple[int, ...]) -> Any:
     """Inputs of an activation: wide enough that both tails are seen."""
-    return 2.0 * rng.standard_normal(shape)
+    return 2.0 * rng.standard_normal(shape, dtype=np.float32)
 
 
 def zero_sums(rng: Any, shape: tuple[int, ...], bits: int = 8) -> Any:

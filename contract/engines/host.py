@@ -111,12 +111,14 @@ def _torch_runner(
             o.name: place(o.name, case.operands[o.name], kernel.format(o), launch.layout, poison)
             for o in kernel.inputs()
         }
-        result = call(
+        arguments = {
             **{name: p.tensor for name, p in placed.items()},
             **case.scalars,
             **extra,
             **launch.arguments,
-        )
+        }
+        _fits_signature(call, arguments)
+        result = call(**arguments)
         outputs = _collect(kernel, case, result, placed, in_place)
         writable = {o.in_place_of for o in kernel.outputs() if in_place} | {
             o.name for o in kernel.inputs() if o.role == "inout"
@@ -130,6 +132,21 @@ def _torch_runner(
         return outputs
 
     return run_one
+
+
+def _fits_signature(call: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse a callable that does not take what the contract passes, before it is called."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise BadOutput(
+            f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
+            f" {', '.join(arguments)} by name"
+        ) from None
 
 
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:

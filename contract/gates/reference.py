@@ -28,8 +28,8 @@ from contract.readings.sample import Choice, SampleReading
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 100, "default": 2_000, "nightly": 20_000}
-ROWS_OF_A_SHAPE = 32
-OUTPUTS_OF_A_SHAPE = 1 << 17
+ROWS_OF_A_CASE = 24
+OUTPUTS_OF_A_CASE = 1 << 17
 # Every stress shape once; nightly takes them all.
 POWER_BLOCKS = 8
 # An execution with one freedom driven hard finds what an average one does not.
@@ -56,31 +56,27 @@ def run(bench: Bench) -> Tally:
 
 
 def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]:
-    """Inputs on which samples are drawn and power is measured, with the ranges of every alternative."""
-    found = []
+    """Inputs on which samples are drawn and power is measured, with the ranges of every alternative.
+
+    Every stress width, every exact set and three shapes, a few rows of each: power is a share over rows of different
+    statistics, not over many rows or a real model's widths.
+    """
+    kernel, found = bench.kernel, []
     for name in ("stress", "exact", "shapes"):
         cases = bench.cases(name)
-        if name == "stress" and bench.effort == "default":
-            cases = cases[:POWER_BLOCKS]
+        if bench.effort != "nightly":
+            cases = cases[:POWER_BLOCKS] if name != "shapes" else cases
         if name == "shapes":
-            # a small, a middle and a large one: power is a share over rows, not over one more real size
             cases = [cases[i] for i in sorted({0, len(cases) // 2, len(cases) - 1})]
-            small = []
-            for case in cases:
-                rows = case.rows(bench.kernel)
-                # a row of logits is as long as a hundred rows of a norm
-                few = min(ROWS_OF_A_SHAPE, max(1, OUTPUTS_OF_A_SHAPE * rows // size_of(case.shape)))
-                cut = rows > few and not bench.kernel.shares
-                small.append(take_rows(bench.kernel, case, slice(0, few)) if cut else case)
-            cases = small
-        for index, case in enumerate(cases):
-            ranges = [
-                bench.range(name, index, o)
-                if name != "shapes"
-                else case_range(bench.kernel, case, options)
-                for o, options in enumerate(bench.options)
-            ]
-            found.append((name, case, ranges))
+        for case in cases:
+            rows = case.rows(kernel)
+            # a row of logits is as long as a hundred rows of a norm
+            few = max(1, OUTPUTS_OF_A_CASE * rows // max(1, size_of(case.shape)))
+            few = min(rows, few, rows if bench.effort == "nightly" else ROWS_OF_A_CASE)
+            piece = case if few == rows or kernel.shares else take_rows(kernel, case, slice(0, few))
+            found.append(
+                (name, piece, [case_range(kernel, piece, options) for options in bench.options])
+            )
     return found
 
 
