@@ -104,9 +104,14 @@ def find(
     full = contract.full_parameters(parameters or {})
     if not exists(chosen, full):
         raise DeclarationError(
-            f"contract {name}: profile {chosen.name} is for {dict(chosen.when)} only, not for {full}"
+            f"contract {name}: profile {chosen.name} is for {_listed(chosen.when)} only, not for"
+            f" {', '.join(f'{k}={v}' for k, v in full.items())}"
         )
     return Kernel(contract, full, concrete(chosen, full))
+
+
+def _listed(when: Mapping[str, tuple[str, ...]]) -> str:
+    return " and ".join(f"{key} = {' or '.join(values)}" for key, values in when.items())
 
 
 @dataclass(frozen=True)

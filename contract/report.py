@@ -103,6 +103,9 @@ def outputs_line(report: Report) -> str:
         weight = sum(check.outputs_compared for check in known)
         share = sum((c.one_value_share or 0.0) * c.outputs_compared for c in known) / weight
         line += f"; {100 * share:.2f} % of them have one allowed value"
+    widest = max((c.widest_ulp or 0.0 for c in report.checks), default=0.0)
+    if widest:
+        line += f"; the widest range is {widest:,.3g} ulps of its row"
     return line
 
 

@@ -100,7 +100,7 @@ def test_any_tensor_is_judged_by_its_values(layout: str) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"y": None}, "give y=, an operand of x, y"),
+    ({"y": None}, "operand y= is not given; it takes x, y"),
     ({"scale": None}, "give the scalar scale="),
     ({"scale": "large"}, "scale='large' is a scalar; give the number"),
     ({"z": 1}, "no operand z; it has x, y, scale, sign"),

@@ -268,12 +268,12 @@ def test_options_reach_the_runner_and_win_over_the_project(tmp_path: Path, runne
     main(["run"])
     assert (runner.options.seed, runner.options.effort, runner.options.timeout) == (3, "quick", 9.0)
     words = (
-        "run -x --lf --fresh --seed 0 --effort nightly --timeout 1.5 --memory 2G -j 3 --device cuda"
+        "run -x --lf --fresh --seed 0 --effort nightly --timeout 1.5 --memory 2G -j 3 --device cpu"
     )
     main([*words.split(), "--update-records", "--impl", "plain"])
     options = runner.options
     assert options == RunOptions(
-        effort="nightly", seed=0, fresh=True, exitfirst=True, last_failed=True, device="cuda",
+        effort="nightly", seed=0, fresh=True, exitfirst=True, last_failed=True, device="cpu",
         timeout=1.5, memory=2 * 1024**3, jobs=3, update_records=True, required=("host", "plain"),
         store_root=tmp_path / ".contract", suites=options.suites,
     )  # fmt: skip

@@ -23,7 +23,8 @@ def run(bench: Bench, subject: Subject) -> Tally:
     kernel = bench.kernel
     cases = [*bench.small_cases(), *bench.cases("stress")[:1]]
     if bench.effort == "quick":
-        cases = cases[:1]
+        # the largest of the small ones: a statistic over all rows must have rows to move it
+        cases = bench.small_cases()[-1:]
     moved: dict[str, int] = {}
     total = 0
     for case in cases:
