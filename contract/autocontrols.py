@@ -167,16 +167,16 @@ def other_parameters(kernel: Kernel) -> dict[str, tuple[str, dict[str, str]]]:
 
 def automatic(kernel: Kernel) -> list[Auto]:
     """Every automatic and null control of a kernel, in a fixed order."""
-    vacuous = set(kernel.profile.vacuous)
+    vacuous = kernel.profile.vacuous
     found: list[Auto] = []
     for name, (point, change) in changes(kernel).items():
-        if point not in vacuous and name not in vacuous:
+        if not kernel.declared(vacuous, point, name):
             found.append(Auto(name, "red", "automatic", point, _changed(change)))
     for name, (option, options) in other_options(kernel).items():
-        if option not in vacuous and name not in vacuous:
+        if not kernel.declared(vacuous, option, name):
             found.append(Auto(name, "red", "automatic", option, _optioned(options)))
     for name, (parameter, values) in other_parameters(kernel).items():
-        if name not in vacuous:
+        if not kernel.declared(vacuous, name):
             found.append(Auto(name, "red", "automatic", parameter, _parametrised(values)))
     found += [
         Auto(name, "green", "automatic", name, _chosen(choice))

@@ -44,6 +44,14 @@ class Kernel:
             return ""
         return self.contract.shares
 
+    def declared(self, reasons: Mapping[str, str], *names: str) -> str:
+        """The reason given for one of these names, for all parameters or (`NAME,gain=none`) for this kernel's; '' else."""
+        for name in names:
+            for key in (name, *(f"{name},{k}={v}" for k, v in self.parameters.items())):
+                if key in reasons:
+                    return reasons[key]
+        return ""
+
     def inputs(self) -> tuple[Operand, ...]:
         return self.contract.inputs(self.parameters)
 

@@ -134,11 +134,19 @@ def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -
         memory=arguments.memory,
         jobs=arguments.jobs or RunOptions().jobs,
         update_records=arguments.update_records,
-        required=tuple(dict.fromkeys((*config.require, *arguments.impl, *arguments.engine))),
+        # an implementation in a file that is named is asked for by name
+        required=tuple(
+            dict.fromkeys((*config.require, *arguments.impl, *arguments.engine, *_in_files(loaded)))
+        ),
         store_root=config.store_root,
         suites=loaded.payload(),
         files=tuple(loaded.chosen),
     )
+
+
+def _in_files(loaded: Loaded) -> list[str]:
+    """Names of the implementations that files of the command line register."""
+    return sorted({t.name for r in loaded.chosen.values() for t in r.implementations})
 
 
 def _publish(report: Report, arguments: argparse.Namespace) -> int:

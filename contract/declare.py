@@ -129,6 +129,7 @@ class Profile:
         overflow: rounding point -> overflow policy 'inf' | 'nan' | 'saturate', where the format's own is not meant.
         users: who computes like this, for listing.
         vacuous: rounding point or option -> why no input can show it; checked: its power must be exactly 0.
+            `NAME,gain=none` says it of one parameter value.
         not_applicable: gate -> reason, where the contract's gate means nothing under this profile.
         when: enumerated parameter values under which the profile differs from the others.
         keeps_subnormals: True where no step flushes.
@@ -334,7 +335,7 @@ class Contract:
             *(item for p in self.profiles for item in p.not_applicable.items()),
         ]
         for gate, reason in stated:
-            if gate not in GATE_NAMES or not reason:
+            if gate.partition(",")[0] not in GATE_NAMES or not reason:
                 raise DeclarationError(
                     f"{where}: not_applicable {gate!r} needs a gate of {', '.join(GATE_NAMES)} and a reason"
                 )
@@ -394,7 +395,8 @@ class Contract:
                             f"{where}: profile {profile.name}: {option}={one!r}; values are {self.options[option]}"
                         )
             for name in profile.vacuous:
-                bare = name.removeprefix("drop-").removeprefix("truncate-").partition("=")[0]
+                bare = name.partition(",")[0].partition("=")[0]
+                bare = bare.removeprefix("drop-").removeprefix("truncate-")
                 if bare not in (*profile.points, *self.options, *self.parameters):
                     raise DeclarationError(
                         f"{where}: profile {profile.name}: vacuous {name!r} is no point, option or parameter"

@@ -192,12 +192,14 @@ class Subject:
         }
 
     def call(
-        self, case: Case, launch: Launch = PLAIN, poison: str = "finite"
+        self, case: Case, launch: Launch = PLAIN, poison: str = "finite", *, twice: bool = False
     ) -> tuple[str, str, dict[str, Any], Outputs]:
-        """(outcome, detail, report, outputs): outcome '' where outputs can be compared."""
-        reply = self.worker.call(
-            "contract.engines.host:run", self.payload(case, launch, poison), dict(case.operands)
-        )
+        """(outcome, detail, report, outputs): outcome '' where outputs can be compared.
+
+        `twice`: a call on zeros follows, which must leave the first result as it is.
+        """
+        payload = {**self.payload(case, launch, poison), "twice": twice}
+        reply = self.worker.call("contract.engines.host:run", payload, dict(case.operands))
         if reply.outcome != "ok":
             outcome = "crash" if reply.outcome == "exception" else reply.outcome
             return outcome, reply.detail, {}, {}

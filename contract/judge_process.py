@@ -44,6 +44,7 @@ class Judge:
     def __init__(self, options: Mapping[str, Any], emit: Any):
         self.options, self.emit = options, emit
         self.last: tuple[str, Bench | None] = ("", None)
+        self.turn = ("", "", "")
         self.worker = Worker(
             setup="contract.judge_process:worker_setup",
             setup_payload=dict(options["suites"]),
@@ -59,11 +60,24 @@ class Judge:
         bench = self._bench(kernel, job)
         for check in job["checks"]:
             start = time.monotonic()
+            self._fresh_for(kernel, check)
             result, row = self._one(kernel, bench, check)
             result = replace(
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
             )
             self.emit({"result": asdict(result), "row": row})
+
+    def _fresh_for(self, kernel: Kernel, check: Mapping[str, Any]) -> None:
+        """A new worker for every implementation, and for the planted and the automatic controls of a kernel.
+
+        What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
+        spoil another.
+        """
+        kind = check["target"] or self.turn[1]
+        turn = (kernel.id, kind, check["name"] if kind == "implementation" else "")
+        if check["target"] and turn != self.turn:
+            self.worker.close()
+            self.turn = turn
 
     def _bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:
         """The input sets of a job; those of the last job where it is about the same kernel and rows."""

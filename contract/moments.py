@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from contract.endpoints import MAY, ONLY, TINY, Array, Freedom, Interval, settle
+from contract.endpoints import MAY, ONLY, OVERFLOW, TINY, Array, Freedom, Interval, settle
 from contract.sums import U, gamma, within
 
 
@@ -66,7 +66,10 @@ def merged_range(
 def folded_range(
     product: Interval, x: Interval, mean: Interval, scale: Interval, free: Freedom
 ) -> Interval:
-    """R(x s) - R(m s), or fused, from the range of (x - m) s: both roundings move it by u (|x| + |m|) |s| at most."""
+    """R(x s) - R(m s), or fused, from the range of (x - m) s: both roundings move it by u (|x| + |m|) |s| at most.
+
+    Where x s or m s alone may overflow, the difference may be any infinity or NaN, though (x - m) s is small.
+    """
 
     def size(a: Interval) -> Array:
         return np.maximum(np.abs(a.lo), np.abs(a.hi))
@@ -75,5 +78,12 @@ def folded_range(
         slack = (1 + 2.0**-20) * U * (size(x) + size(mean)) * size(scale) + 2 * TINY
         slack = np.where(np.isnan(slack), np.inf, slack)
         low, high = product.lo - slack, product.hi + slack
+        largest = np.maximum(size(x), size(mean)) * size(scale)
     low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-    return settle(low, high, product.nan, free, False)
+    over = ~(largest < OVERFLOW * (1 - 2.0**-20))
+    nan = product.nan
+    if over.any():
+        low, high = np.where(over, -np.inf, low), np.where(over, np.inf, high)
+        state = np.where(over, MAY, 0).astype(np.uint8)
+        nan = state if nan is None else np.maximum(nan, state)
+    return settle(low, high, nan, free, False)

@@ -59,17 +59,31 @@ class Keys:
         )
 
 
+def files_of(check: Check) -> tuple[Path, ...]:
+    """Every file whose source the result of a check depends on."""
+    home = registry.get(check.spec["name"]).reference.__module__
+    modules = {home, check.module, *_declared_in(check.spec["name"])}
+    reached, _ = closure_of(tuple(sorted(m for m in modules if m)))
+    return _files(tuple(reached))
+
+
+@cache
+def _files(names: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(sorted(sources.module_files(names).values()))
+
+
 def depends(check: Check, root: Path) -> dict[str, Any]:
     """Hashes of every source that the result of a check depends on."""
     contract = registry.get(check.spec["name"])
     home = contract.reference.__module__
     modules = {home, check.module, *_declared_in(check.spec["name"])}
-    found: dict[str, Any] = {"sources": _closure(tuple(sorted(m for m in modules if m)))}
-    found["distributions"] = distributions(check.requires)
+    reached, installed = closure_of(tuple(sorted(m for m in modules if m)))
+    found: dict[str, Any] = {"sources": dict(reached)}
+    found["distributions"] = distributions((*check.requires, *installed))
     if check.gate == "limits":
         folder = recordbook.folder_of(check.module)
         path = folder / f"{check.spec['name']}.json" if folder else None
-        found["record"] = path.read_text() if path and path.exists() else ""
+        found["record"] = path.read_bytes().hex() if path and path.is_file() else ""
     if check.gate == "stress":
         found["rows"] = RowBook(root).text(check.module, check.spec["name"])
     return found
@@ -94,9 +108,18 @@ def _holders() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
+#: Installed modules whose versions are part of the environment, or that are this framework.
+_KNOWN = frozenset(
+    {"contract", "torch", "numpy", "hypothesis", "mpmath", "pytest", "rich", "typing_extensions"}
+)
+
+
 @cache
-def _closure(modules: tuple[str, ...]) -> Mapping[str, str]:
-    return sources.closure(modules, packages_of(modules))
+def closure_of(modules: tuple[str, ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Hashes of the sources that these modules reach, and the installed modules that they import."""
+    outside: set[str] = set()
+    reached = sources.closure(modules, packages_of(modules), own=True, outside=outside)
+    return reached, tuple(sorted(outside - _KNOWN))
 
 
 @cache

@@ -74,6 +74,8 @@ def implementation(
         DeclarationError: a second implementation of the same name, or a name that cannot stand in an id.
     """
 
+    module = _caller(2)
+
     def add(call: F) -> F:
         served = {
             key: (value,) if isinstance(value, str) else tuple(value)
@@ -84,7 +86,7 @@ def implementation(
             item = Implementation(
                 kernel,
                 one or "",
-                name or call.__name__,
+                name or _name_of(call),
                 call,
                 served,
                 engine,
@@ -94,7 +96,7 @@ def implementation(
                 repeatable,
                 tuple(invariant),
                 in_place,
-                call.__module__,
+                module,
             )
             key = (kernel, item.profile, item.name, repr(sorted(served.items())))
             if key in _implementations:
@@ -105,6 +107,18 @@ def implementation(
         return call
 
     return add
+
+
+def _caller(depth: int) -> str:
+    """The module that registers: its file, and not the callable's, is where a declaration is edited."""
+    return str(sys._getframe(depth).f_globals.get("__name__", ""))
+
+
+def _name_of(call: Callable[..., Any]) -> str:
+    name = getattr(call, "__name__", "")
+    if not name:
+        raise DeclarationError(f"{type(call).__name__} has no __name__; give name=")
+    return str(name)
 
 
 def _control(
@@ -118,6 +132,8 @@ def _control(
     order: Mapping[str, int] | None,
     parameters: Mapping[str, str | tuple[str, ...]],
 ) -> Callable[[F], F]:
+    module = _caller(3)
+
     def add(call: F) -> F:
         served = {
             key: (value,) if isinstance(value, str) else tuple(value)
@@ -127,7 +143,7 @@ def _control(
             item = Control(
                 kernel,
                 one,
-                name or call.__name__,
+                name or _name_of(call),
                 colour,
                 gates,
                 call,
@@ -136,7 +152,7 @@ def _control(
                 "planted",
                 expect,
                 dict(order or {}),
-                call.__module__,
+                module,
             )
             key = (kernel, one, colour, item.name, repr(sorted(served.items())))
             if key in _controls:
@@ -220,7 +236,9 @@ def get(kernel: str) -> Contract:
 
 def check() -> None:
     """Refuse implementations and controls that name what no contract has; call once all suites are loaded."""
+    _refuse_overlap()
     for item in implementations():
+        _check_order(f"implementation {item.name}", item.kernel, item.order)
         _check_target(f"implementation {item.name}", item.kernel, item.profile, item.parameters)
     for control in controls():
         _check_target(
@@ -231,6 +249,33 @@ def check() -> None:
                 raise DeclarationError(
                     f"control {control.kernel}/{control.name}: gate {gate!r}; gates are {', '.join(GATE_NAMES)}"
                 )
+
+
+def _refuse_overlap() -> None:
+    """Two implementations, or two controls, that would answer to one id: the second would never run."""
+    for items in (implementations(), controls()):
+        seen: dict[tuple[str, str, str, str], list[Any]] = {}
+        for item in items:
+            colour = getattr(item, "colour", getattr(item, "engine", ""))
+            for other in seen.setdefault((item.kernel, item.profile, colour, item.name), []):
+                both = set(item.parameters) & set(other.parameters)
+                if all(set(item.parameters[k]) & set(other.parameters[k]) for k in both):
+                    raise DeclarationError(
+                        f"{item.kernel}/{item.profile}/{item.name} is registered twice (in {other.module} and"
+                        f" {item.module}) for overlapping parameters; rename one"
+                    )
+            seen[item.kernel, item.profile, colour, item.name].append(item)
+
+
+def _check_order(what: str, kernel: str, order: Mapping[str, Any]) -> None:
+    freedoms = get(kernel).freedoms
+    for name, depth in order.items():
+        if name not in freedoms:
+            raise DeclarationError(
+                f"{what}: order of {name!r}; freedoms of {kernel} are {', '.join(freedoms) or 'none'}"
+            )
+        if isinstance(depth, (bool, str, float)) or (isinstance(depth, int) and depth < 1):
+            raise DeclarationError(f"{what}: order {name}={depth!r}; give a depth >= 1")
 
 
 def _check_target(

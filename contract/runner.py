@@ -45,6 +45,8 @@ def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report
     start = time.monotonic()
     report = Report(environment=environment(), seed=options.seed, effort=options.effort)
     store = Store(options.store_root)
+    # taken now: what is edited meanwhile is not what was judged
+    pairs = verify.gate_pairs(checks)
     keys = receipts.Keys(options)
     run_ = _Run(checks, options, store, keys, on_result, RowBook(options.store_root))
     try:
@@ -64,9 +66,12 @@ def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report
         f"unreadable store entry counts as absent: {name}" for name in store.unreadable
     ]
     report.notes += run_.notes
+    report.problems += [
+        f"{path} was edited during the run: run again" for path in sorted(run_.edited)
+    ]
     report.problems += _required_problems(report.checks, options.required)
     with contextlib.suppress(ContractError):
-        verify.note_verified(store, checks, report.checks)
+        verify.note_verified(store, pairs.values(), report.checks)
     report.seconds = time.monotonic() - start
     return report
 
@@ -110,6 +115,9 @@ class _Run:
         # Taken before anything runs: a row found meanwhile is one that this run did not replay everywhere.
         self.key_of = {check.id: keys.key(check) for check in checks}
         self.by_id = {check.id: check for check in checks}
+        files = {path for check in checks for path in receipts.files_of(check)}
+        self.stamps = {path: _stamp(path) for path in files}
+        self.edited: set[Path] = set()
         self.results: dict[str, CheckResult] = {}
         self.notes: list[str] = []
         self.processes: list[_JudgeProcess] = []
@@ -180,7 +188,7 @@ class _Run:
             result = replace(result_of(record), from_receipt=True)
         except (TypeError, ValueError):
             result = None
-        if result is None or result.id != check.id:
+        if result is None or not _is_result_of(result, check):
             self.store.distrust(key)
             return None
         return result
@@ -194,8 +202,12 @@ class _Run:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        if not (self.options.update_records and result.gate == "limits"):
-            # a resource that was recorded was not compared
+        edited = {
+            path for path in receipts.files_of(check) if _stamp(path) != self.stamps.get(path)
+        }
+        self.edited |= edited
+        # a resource that was recorded was not compared; a source edited meanwhile is not the one that was judged
+        if not edited and not (self.options.update_records and result.gate == "limits"):
             receipts.remember(self.store, self.key_of[check.id], result)
         self.on_result(result)
         if self.options.exitfirst and not result.good:
@@ -207,6 +219,25 @@ class _Run:
         for thread in self.threads:
             # it sees its process end; a moment at most
             thread.join(5.0)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file is edited."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, -1
+    return status.st_mtime_ns, status.st_size
+
+
+def _is_result_of(result: CheckResult, check: Check) -> bool:
+    """Whether a stored record can be what judging this check gave."""
+    same = (result.id, result.kernel, result.profile, result.implementation, result.control) == (
+        check.id, check.kernel, check.profile, check.implementation, check.control)  # fmt: skip
+    counted = type(result.outputs_compared) is int and result.outputs_compared >= 0
+    if not same or not counted or not isinstance(result.detail, str):
+        return False
+    return bool(result.outputs_compared) or result.outcome == "not_applicable"
 
 
 def replay(check_id: str, options: RunOptions) -> str:

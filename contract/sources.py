@@ -11,6 +11,7 @@ import ast
 import functools
 import hashlib
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -49,13 +50,22 @@ def module_files(modules: Iterable[str]) -> dict[str, Path]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def closure(modules: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
+def closure(
+    modules: Iterable[str],
+    packages: Iterable[str],
+    *,
+    own: bool = False,
+    outside: set[str] | None = None,
+) -> dict[str, str]:
     """SHA-256 of every module reached from `modules` by imports, `modules` themselves included.
 
     Args:
         modules: dotted names or paths that end in `.py`. They need not be imported, nor importable.
         packages: top names or dotted prefixes (`contract.kernels`); only modules in these, and
             those that lie in the folder of a file given by its path, are followed.
+        own: follow also every module that is neither the standard library's, nor installed, nor the framework's: the
+            helpers of a user's project, wherever they lie on the path.
+        outside: gets the top names of installed modules that are imported and not followed.
 
     Returns:
         name -> digest; 'absent' for a module of `packages` that is imported and does not exist, so
@@ -78,7 +88,10 @@ def closure(modules: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
             if inside and not finder.is_package(name):
                 result[name] = ABSENT
             continue
-        if not (inside or any(folder in path.parents for folder in folders)):
+        inside = inside or any(folder in path.parents for folder in folders)
+        if not (inside or (own and _is_own(path))):
+            if outside is not None and _is_installed(path):
+                outside.add(name.partition(".")[0])
             continue
         result[name] = _sha256(path)
         for suffix in _DEVICE_SUFFIXES:
@@ -87,6 +100,23 @@ def closure(modules: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
         reached = _reached(name, path, _imports(path), finder)
         waiting += [(one, False) for one in reached if one not in result]
     return dict(sorted(result.items()))
+
+
+_STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+_FRAMEWORK = Path(__file__).resolve().parent
+
+
+def _is_installed(path: Path) -> bool:
+    return "site-packages" in path.parts or "dist-packages" in path.parts
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is neither installed, nor the standard library's, nor the framework's."""
+    return not (
+        _is_installed(path)
+        or _FRAMEWORK in path.parents
+        or any(folder in path.parents for folder in _STANDARD)
+    )
 
 
 def _within(name: str, prefixes: Iterable[str]) -> bool:

@@ -56,6 +56,10 @@ def verified(
         raise NotVerified(
             f"{target.id}/{item.name}: its verification could not be stored; run `{command}`"
         )
+    if known.get("red"):
+        raise NotVerified(
+            f"{target.id}/{item.name}: {known['red']} was red when it last ran; run `{command}`"
+        )
     if known.get("sources") != source_hash(target, item):
         raise NotVerified(
             f"{target.id}/{item.name}: the sources changed since it was verified; run `{command}`"
@@ -110,35 +114,54 @@ def _key(kernel: Kernel, item: Implementation) -> str:
 def source_hash(kernel: Kernel, item: Implementation) -> str:
     """Hash of every source that the verdict on an implementation depends on."""
     from contract import sources
-    from contract.receipts import distributions, packages_of
+    from contract.receipts import closure_of, distributions
 
     name = kernel.contract.name
     modules = {kernel.contract.reference.__module__, item.module, registry.origin(name)}
     modules |= {control.module for control in registry.controls(name)}
-    listed = tuple(sorted(m for m in modules if m))
+    reached, installed = closure_of(tuple(sorted(m for m in modules if m)))
     return digest({
-        "framework": sources.framework_hash(), "sources": dict(sources.closure(listed, packages_of(listed))),
-        "distributions": distributions(item.requires),
+        "framework": sources.framework_hash(), "sources": dict(reached),
+        "distributions": distributions((*item.requires, *installed)),
     })  # fmt: skip
 
 
-def note_verified(store: Store, checks: Iterable[Any], results: Iterable[CheckResult]) -> None:
-    """Write the verification of every implementation whose reference and gates all ran green."""
-    outcome = {result.id: result.outcome for result in results}
-    pairs = {(c.kernel, c.profile, c.implementation): c for c in checks if c.kind == "gate"}
-    for check in pairs.values():
+def gate_pairs(checks: Iterable[Any]) -> dict[tuple[str, str], tuple[Kernel, Implementation, str]]:
+    """Every (kernel, implementation) of which gates are run, with the hash of its sources now."""
+    found = {}
+    for check in checks:
+        pair = (f"{check.kernel}/{check.profile}", check.implementation or "")
+        if check.kind != "gate" or pair in found:
+            continue
         kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
         item = implementation_of(kernel, check.name)
+        found[pair] = (kernel, item, source_hash(kernel, item))
+    return found
+
+
+def note_verified(
+    store: Store,
+    pairs: Iterable[tuple[Kernel, Implementation, str]],
+    results: Iterable[CheckResult],
+) -> None:
+    """Write the verification of every implementation whose reference and gates all ran green, with the hash that its
+    sources had when the run began; take it back from one of which a gate is red."""
+    by_id = {result.id: result for result in results}
+    for kernel, item, hashed in pairs:
         ids = [f"{kernel.id}/reference", *(f"{kernel.id}/{item.name}/{gate}" for gate in NEEDED)]
-        if all(outcome.get(one) in ("pass", "not_applicable") for one in ids):
-            store.put(
-                _key(kernel, item),
-                {
-                    "id": f"{kernel.id}/{item.name}",
-                    "sources": source_hash(kernel, item),
-                    "checks": ids,
-                },
-            )
+        seen = [by_id[one] for one in ids if one in by_id]
+        red = [
+            result.id
+            for result in seen
+            if result.outcome not in ("pass", "not_applicable", "not_run")
+        ]
+        # not_applicable everywhere would be a verification of nothing
+        compared = any(r.outcome == "pass" and r.outputs_compared for r in seen if r.gate in NEEDED)
+        record = {"id": f"{kernel.id}/{item.name}", "sources": hashed, "checks": ids}
+        if red:
+            store.put(_key(kernel, item), {**record, "red": red[0]})
+        elif len(seen) == len(ids) and compared and all(r.outcome != "not_run" for r in seen):
+            store.put(_key(kernel, item), record)
 
 
 def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:

@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 from contract.shared_arrays import Array, joined, open_shared, pack_frame, plain, read_frame
 
 _INT = struct.Struct("<i")
+_M_PERTURB = -6
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -227,6 +228,9 @@ def _configure(config: Mapping[str, Any], output_fd: int) -> Callable[[], None]:
     importlib.invalidate_caches()
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(config["threads"])
+    # Freed memory must not hand a kernel that writes half its output the right values of the last call.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_PERTURB, 0x5A)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if config["address_space"]:
         # What the imports have mapped already (0.6 GB with torch for CPU, 10 with CUDA's libraries)

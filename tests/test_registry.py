@@ -81,17 +81,34 @@ def test_a_name_registered_twice_is_refused(add: Callable[[], object], said: str
 def test_one_name_may_serve_several_profiles_parameters_and_colours() -> None:
     registry.register(make())
     registry.implementation("double", profile=("once", "wide"))(kernel)
-    registry.implementation("double", profile="once", name="kernel", gain="two")(kernel)
+    registry.implementation("double", profile="once", name="other", gain="two")(kernel)
     registry.red("double", profile="once", gate="exact")(kernel)
     registry.green("double", profile="once")(kernel)
     found = [(i.profile, i.name, dict(i.parameters)) for i in registry.implementations("double")]
     assert found == [
-        ("once", "kernel", {"gain": ("two",)}),
         ("once", "kernel", {}),
+        ("once", "other", {"gain": ("two",)}),
         ("wide", "kernel", {}),
     ]
     assert [c.colour for c in registry.controls("double")] == ["green", "red"]
     registry.check()
+
+
+def test_two_that_would_answer_to_one_id_are_refused() -> None:
+    registry.register(make())
+    registry.implementation("double", profile="once", name="mine")(kernel)
+    registry.implementation("double", name="mine", gain="two")(kernel)
+    with pytest.raises(
+        DeclarationError, match=r"double/once/mine is registered twice .*; rename one"
+    ):
+        registry.check()
+
+
+def test_an_order_that_the_contract_does_not_have_is_refused() -> None:
+    registry.register(make())
+    registry.implementation("double", name="mine", order={"totl": 3})(kernel)
+    with pytest.raises(DeclarationError, match=r"order of 'totl'; freedoms of double are"):
+        registry.check()
 
 
 def test_an_implementation_without_a_profile_takes_the_first() -> None:

@@ -110,7 +110,7 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
     assert (code, err) == (1, "")
     assert f"FAIL {TORCH}/stress\n" in out
     assert "dropped point `product`" in out
-    assert f"    reproduce: contract run {TORCH}/stress\n" in out
+    assert f"    reproduce: contract run {TORCH}/stress --effort quick\n" in out
     rows = project / ".contract" / "rows" / "scaled.json"
     (kept,) = json.loads(rows.read_text())["rows"]
     assert kept["id"] == f"{TORCH}/stress"

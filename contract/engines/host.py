@@ -70,7 +70,14 @@ def run(
         runner = autocontrols.runner(kernel, target["name"], payload.get("seed", 0))
     else:
         call, in_place = resolve(kernel, target)
-        runner = _torch_runner(kernel, call, in_place, launch, payload.get("poison", "finite"))
+        runner = _torch_runner(
+            kernel,
+            call,
+            in_place,
+            launch,
+            payload.get("poison", "finite"),
+            twice=bool(payload.get("twice")),
+        )
         torch.set_num_threads(launch.threads)
     report: dict[str, Any] = {"bad": "", "changed": [], "around": []}
     try:
@@ -102,7 +109,13 @@ def _in_batches(
 
 
 def _torch_runner(
-    kernel: Kernel, call: Callable[..., Any], in_place: bool, launch: Launch, poison: str
+    kernel: Kernel,
+    call: Callable[..., Any],
+    in_place: bool,
+    launch: Launch,
+    poison: str,
+    *,
+    twice: bool = False,
 ) -> Runner:
     extra = arguments_of(call, kernel)
 
@@ -120,6 +133,12 @@ def _torch_runner(
         _fits_signature(call, arguments)
         result = call(**arguments)
         outputs = _collect(kernel, case, result, placed, in_place)
+        if twice and not in_place:
+            others = {n: torch.zeros_like(p.tensor) for n, p in placed.items()}
+            call(**{**arguments, **others})
+            again = _collect(kernel, case, result, placed, in_place)
+            if any(not np.array_equal(bits, again[name]) for name, bits in outputs.items()):
+                raise BadOutput("a second call writes over the result of the first")
         writable = {o.in_place_of for o in kernel.outputs() if in_place} | {
             o.name for o in kernel.inputs() if o.role == "inout"
         }
@@ -134,10 +153,16 @@ def _torch_runner(
     return run_one
 
 
+def _body(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What names the arguments: of a torch module, whose __call__ takes anything, its forward."""
+    forward = getattr(call, "forward", None)
+    return forward if callable(forward) and not inspect.isfunction(call) else call
+
+
 def _fits_signature(call: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Refuse a callable that does not take what the contract passes, before it is called."""
     try:
-        signature = inspect.signature(call)
+        signature = inspect.signature(_body(call))
     except (TypeError, ValueError):
         return
     try:
@@ -152,7 +177,7 @@ def _fits_signature(call: Callable[..., Any], arguments: Mapping[str, Any]) -> N
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:
     """The enumerated parameters that the callable's signature names (all of them where it takes **kwargs)."""
     try:
-        signature = inspect.signature(call).parameters
+        signature = inspect.signature(_body(call)).parameters
     except (TypeError, ValueError):
         return {}
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())

@@ -107,7 +107,7 @@ def place(name: str, bits: Array, fmt: formats.Format, layout: str, poison: str)
 
 def to_bits(tensor: Any, fmt: formats.Format) -> Array:
     """Storage bits of a result tensor (any device, any layout)."""
-    flat = tensor.detach().cpu().contiguous()
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size = np.dtype(fmt.storage).itemsize
     signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
     return np.asarray(flat.view(signed).numpy()).view(fmt.storage).reshape(tuple(tensor.shape))

@@ -21,7 +21,9 @@ GATES: dict[str, Callable[[Bench, Subject], Tally]] = {
 def run(name: str, bench: Bench, subject: Subject) -> Tally:
     """Run one gate. A gate that compares nothing fails, unless it is declared not_applicable with its reason."""
     kernel = bench.kernel
-    reason = kernel.contract.not_applicable.get(name) or kernel.profile.not_applicable.get(name)
+    reason = kernel.declared(kernel.contract.not_applicable, name) or kernel.declared(
+        kernel.profile.not_applicable, name
+    )
     if reason:
         return Tally().stop("not_applicable", reason)
     tally = GATES[name](bench, subject)

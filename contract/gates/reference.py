@@ -219,7 +219,7 @@ def _power(
         shares = _shares(cases, outputs_of)
         best = max(shares.values(), default=0.0)
         tally.power[name] = best
-        reason = kernel.profile.vacuous.get(name) or kernel.profile.vacuous.get(about)
+        reason = kernel.declared(kernel.profile.vacuous, name, about)
         lines.append(
             f"power of {name}: "
             + ", ".join(f"{gate} {100 * share:.3g} %" for gate, share in shares.items())

@@ -181,8 +181,9 @@ class Reading(Structured):
             )
 
     def depth(self, freedom: str, depth: int | None) -> int | None:
-        """The declared depth of a sum: the implementation's own where it has one."""
-        return self.depths.get(freedom, depth)
+        """The declared depth of a sum: the implementation's own where it is tighter than the contract's."""
+        own = self.depths.get(freedom, depth)
+        return min(own, depth) if isinstance(own, int) and isinstance(depth, int) else own
 
     # -- steps
     def round(
