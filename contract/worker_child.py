@@ -43,6 +43,8 @@ THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )  # fmt: skip
+#: Environment variable: ["module:function", payload], called once in the server, so that each worker starts with it.
+PRELOAD = "CONTRACT_PRELOAD"
 # More often would cost a loop of short blocks more than the blocks themselves.
 _PROGRESS_SECONDS = 0.05
 
@@ -63,6 +65,11 @@ def serve(descriptor: int) -> NoReturn:
         # A broken installation must not end the server: the kernel that needs it will say so.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    if PRELOAD in os.environ:
+        # Its failure is the setup's to tell, in the worker.
+        with contextlib.suppress(Exception):
+            function, payload = json.loads(os.environ[PRELOAD])
+            _resolve(function)(payload)
     # Ended attendants need no wait; they report by themselves.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # What is imported stays shared between the workers only while no collection touches it.

@@ -28,7 +28,7 @@ from contract.readings.sample import Choice, SampleReading
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 100, "default": 2_000, "nightly": 20_000}
-ROWS_OF_A_CASE = 24
+ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
 # Every stress shape once; nightly takes them all.
 POWER_BLOCKS = 8
@@ -72,7 +72,7 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
             rows = case.rows(kernel)
             # a row of logits is as long as a hundred rows of a norm
             few = max(1, OUTPUTS_OF_A_CASE * rows // max(1, size_of(case.shape)))
-            few = min(rows, few, rows if bench.effort == "nightly" else ROWS_OF_A_CASE)
+            few = min(rows, few, ROWS_OF_A_CASE.get(bench.effort, rows))
             piece = case if few == rows or kernel.shares else take_rows(kernel, case, slice(0, few))
             found.append(
                 (name, piece, [case_range(kernel, piece, options) for options in bench.options])
