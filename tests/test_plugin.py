@@ -83,7 +83,7 @@ def test_a_red_kernel_fails_with_its_message_and_lf_finds_it(
             f"{name}: fail",
             "*outputs are not allowed (typical rows=3 d=5, launch plain)",
             "*: out[[]0, 0]: got 0x*, allowed 0x* only, *",
-            f"reproduce: contract run {name}",
+            f"reproduce: contract run {name} --effort quick",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
