@@ -25,7 +25,8 @@ def merged_range(
     sum w <= n max(1, log2(n) / 2) = n L^2, as w <= min(a, b). By Cauchy and Schwarz V moves by 4 L H sqrt(V) + 2 L^2 H^2
     at most. All terms are non-negative (a running mean never passes x), and each meets at most 2 depth + 8 roundings.
 
-    A block merged into an empty one squares its mean: from 2^62 on NaN is allowed. A row with a NaN or an infinity has
+    The sum n V overflows before V does: then V may be infinite. A block merged into an empty one squares its mean: from
+    2^62 on NaN is allowed. A row with a NaN or an infinity has
     an infinite or NaN mean and variance, hence nothing but NaN in (x - mean) / sqrt(variance).
     """
     n = x.shape[axis]
@@ -54,7 +55,9 @@ def merged_range(
     flush = np.where(np.abs(first) < TINY, TINY, 0.0) if free.ftz else 0.0
     m_low = np.where(level, first - flush, m_low)
     m_high = np.where(level, first + flush, m_high)
-    high = np.where(mu >= 2.0**62, np.inf, high)
+    # the sum of squares that is divided by n at the end may overflow where the variance does not
+    with np.errstate(over="ignore"):
+        high = np.where((mu >= 2.0**62) | (n * high >= OVERFLOW * (1 - 2.0**-20)), np.inf, high)
     wild = mu >= 2.0**125
     m_low, m_high = np.where(wild, -np.inf, m_low), np.where(wild, np.inf, m_high)
     state = np.where(bad, ONLY, np.where(mu >= 2.0**62, MAY, 0)).astype(np.uint8)

@@ -86,3 +86,22 @@ def test_the_torch_kernel_agrees_with_torch() -> None:
     # measured 2026-11, AVX2: another order of the sums moves 8 of 16,448 bits; two more roundings move thousands
     assert differ("once") < 40
     assert differ("each_op") > 2000
+
+
+def test_sums_that_overflow_in_merged_moments_are_allowed() -> None:
+    kernel = Kernel(layer_norm, {}, layer_norm.profile("once"))
+    ones = np.ones(257)
+    # the variance is finite, the sum that is divided by n is not: the deviations are then zeros, and the bias is left
+    x = np.resize([1.9e18, -1.9e18, 2.4e18], (1, 257))
+    # the mean folded into an offset: x s overflows though (x - m) s is zero
+    level = np.full((1, 257), 4e35)
+    for row, value in ((x, 0.5), (level, -np.inf), (level, np.nan)):
+        case = make_case(
+            kernel,
+            {"rows": 1, "d": 257},
+            {"x": row, "weight": ones, "bias": 0.5 * ones},
+            {"eps": 1e-6},
+        )
+        allowed = case_range(kernel, case, {"moments": "merged"})["out"]
+        bits = formats.encode(np.full((1, 257), value), allowed.fmt)
+        assert not allowed.refused(bits).any()
