@@ -87,13 +87,16 @@ def where_to_record(module: str) -> str:
 
 def wholly_loaded(folder: Path) -> bool:
     """Whether every suite file beside a records folder is loaded: only then is an entry that nothing uses a leftover."""
-    suites = [
-        name for name, module in list(sys.modules.items()) if hasattr(module, "SUITE_RECORDS")
-    ]
+    # not getattr: other people's modules may import, or raise, when asked for an attribute
+    spaces = {name: getattr(module, "__dict__", {}) for name, module in list(sys.modules.items())}
+    suites = [name for name, space in spaces.items() if "SUITE_RECORDS" in space]
     if folder in {folder_of(name) for name in suites}:
         return True
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    loaded = {Path(file).resolve() for file in files if file}
+    loaded = {
+        Path(file).resolve()
+        for space in spaces.values()
+        if isinstance(file := space.get("__file__"), str)
+    }
     return all(path.resolve() in loaded for path in folder.parent.glob("*.py"))
 
 
