@@ -116,6 +116,8 @@ class Draw:
         return self.flush(np.where(np.isfinite(plain), cut, plain))
 
 
+# a product of random bit patterns overflows and meets infinities at every step: that is what it is for
+@np.errstate(all="ignore")
 def dot_sample(
     a: Array,
     b: Array,

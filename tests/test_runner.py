@@ -378,5 +378,6 @@ def test_a_killed_run_leaves_no_process_and_its_rerun_gives_the_whole_report(
         assert not left
         assert start(mark, "--json", "again.json").wait() == 0
         assert comparable("again.json") == comparable("whole.json")
-        assert report("again.json")["summary"]["from_receipts"] >= moment
+        # the 2 that do not run are stored, and judged again
+        assert report("again.json")["summary"]["from_receipts"] >= moment - 2
         shutil.rmtree(project / ".contract")
