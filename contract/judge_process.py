@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from contract import autocontrols, gates, registry, suites
+from contract import gates, registry, suites
 from contract.autocontrols import ANY_GATE
 from contract.case import Case, Kernel, find
 from contract.declare import served
@@ -27,7 +27,6 @@ from contract.errors import ContractError
 from contract.gates import reference
 from contract.judge import PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
-from contract.store import StoredRow
 from contract.worker import Worker, warm_up
 from contract.worker_child import PRELOAD
 
@@ -395,7 +394,7 @@ def main() -> int:
     return 0
 
 
-__all__ = ["ANY_GATE", "Judge", "StoredRow", "autocontrols", "main", "row_of"]
+__all__ = ["Judge", "main", "row_of"]
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

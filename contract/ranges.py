@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -357,11 +356,6 @@ def plain_run(
 
     apply_reading(make, kernel, case, options, consume, parameters)
     return result
-
-
-def reference_arguments(kernel: Kernel) -> list[str]:
-    """Names that the reference takes after r, for error messages."""
-    return list(inspect.signature(kernel.contract.reference).parameters)[1:]
 
 
 __all__ = [

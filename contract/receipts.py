@@ -13,7 +13,6 @@ from typing import Any
 from contract import recordbook, registry, sources
 from contract.checks import Check
 from contract.config import RunOptions
-from contract.declare import served
 from contract.environment import environment_key
 from contract.results import CheckResult
 from contract.rowbook import RowBook
@@ -160,4 +159,4 @@ def _last(store: Store) -> dict[str, str]:
         return {}
 
 
-__all__ = ["KEPT", "Keys", "depends", "last_failed", "packages_of", "remember", "served", "usable"]
+__all__ = ["KEPT", "Keys", "depends", "last_failed", "packages_of", "remember", "usable"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -317,15 +316,3 @@ class Reading(Structured):
 
     def concat(self, parts: list[Quantity], axis: int = -1) -> Quantity:
         return self.wrap(self._concat([p.v for p in parts], axis))
-
-
-def true_function(name: str) -> Callable[[float], float]:
-    """Scalar float64 forms for documentation and plots."""
-    table: dict[str, Callable[[float], float]] = {
-        "exp": math.exp,
-        "tanh": math.tanh,
-        "erf": math.erf,
-        "sqrt": math.sqrt,
-        "rsqrt": lambda x: 1 / math.sqrt(x),
-    }
-    return table[name]
