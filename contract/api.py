@@ -86,7 +86,7 @@ def assert_allowed(
             int(out_range.refused(outputs[name]).sum()) for name, out_range in ranges.items()
         )
         if not refused:
-            single = sum(int(out_range.one_value().sum()) for out_range in ranges.values())
+            single = sum(out_range.singles for out_range in ranges.values())
             return Judged(compared, single / compared)
         if best is None or refused < best[0]:
             best = (refused, ranges, options)

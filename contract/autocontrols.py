@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from contract import formats
-from contract.case import Case, Kernel, make_case
-from contract.declare import exists
+from contract.case import Case, Kernel, make_case, take_rows
+from contract.declare import Contract, exists
 from contract.errors import ContractError, DeclarationError
 from contract.interval import Array
-from contract.ranges import case_range, option_sets, plain_run
+from contract.ranges import OutputRange, case_range, option_sets, output_shape, plain_run
 from contract.readings.base import Change
 from contract.readings.sample import NOMINAL, Choice, SampleReading
 
@@ -87,6 +87,17 @@ def tiny_case(kernel: Kernel) -> Case:
 
 def uses(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
     """The freedoms with their bounds, the points in order, and the last points (whose value is an output)."""
+    known = _uses.get(kernel.id)
+    if known is None or known[0] is not kernel.contract:
+        known = _uses[kernel.id] = (kernel.contract, _read_once(kernel))
+    return known[1]
+
+
+# Kernel id -> the contract it was read of, and what it uses.
+_uses: dict[str, tuple[Contract, tuple[dict[str, str], list[str], set[str]]]] = {}
+
+
+def _read_once(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
     reading = SampleReading(kernel.contract, kernel.profile)
     case = tiny_case(kernel)
     from contract.ranges import evaluate
@@ -229,15 +240,34 @@ def _greens(kernel: Kernel) -> dict[str, Choice]:
 # -- null kernels
 
 
+def _right(kernel: Kernel, case: Case) -> Outputs:
+    """The plain execution; kept, because all null kernels of a kernel start from it on the same cases."""
+    key = (kernel.id, tuple(case.shape.items()), tuple(case.scalars.items()),
+           *(hash(bits.tobytes()) for bits in case.operands.values()))  # fmt: skip
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = nominal(kernel, case)
+    return dict(_kept[key])
+
+
+_kept: dict[tuple[Any, ...], Outputs] = {}
+
+
+def _empty(kernel: Kernel, case: Case) -> Outputs:
+    return {
+        o.name: np.zeros(output_shape(o, case), kernel.format(o).storage) for o in kernel.outputs()
+    }
+
+
 def _zeros(kernel: Kernel, case: Case, seed: int) -> Outputs:
-    return {name: np.zeros_like(bits) for name, bits in nominal(kernel, case).items()}
+    return _empty(kernel, case)
 
 
 def _mean(kernel: Kernel, case: Case, seed: int) -> Outputs:
-    result = {}
+    result = _right(kernel, case)
     for operand in kernel.outputs():
         fmt = kernel.format(operand)
-        values = formats.decode(nominal(kernel, case)[operand.name], fmt)
+        values = formats.decode(result[operand.name], fmt)
         finite = values[np.isfinite(values)]
         mean = np.full(values.shape, finite.mean() if finite.size else 0.0)
         result[operand.name] = formats.encode(formats.round_to(mean, fmt), fmt)
@@ -247,7 +277,7 @@ def _mean(kernel: Kernel, case: Case, seed: int) -> Outputs:
 def _copy(kernel: Kernel, case: Case, seed: int) -> Outputs:
     first = kernel.inputs()[0]
     result = {}
-    for operand, bits in zip(kernel.outputs(), nominal(kernel, case).values(), strict=True):
+    for operand, bits in zip(kernel.outputs(), _empty(kernel, case).values(), strict=True):
         fmt = kernel.format(operand)
         x = case.value(kernel, first)
         x = x if x.shape == bits.shape else np.resize(x, bits.shape)
@@ -259,7 +289,7 @@ def _copy(kernel: Kernel, case: Case, seed: int) -> Outputs:
 
 def _rolled(axis_of: Callable[[Kernel, Any], int | None]) -> Callable[[Kernel, Case, int], Outputs]:
     def run(kernel: Kernel, case: Case, seed: int) -> Outputs:
-        right = nominal(kernel, case)
+        right = _right(kernel, case)
         rolled = {}
         for operand in kernel.outputs():
             axis = axis_of(kernel, operand)
@@ -274,58 +304,57 @@ def _unwritten(kernel: Kernel, case: Case, seed: int) -> Outputs:
     # what fresh memory holds: here a fixed pattern, so that the control is deterministic
     return {
         name: np.full_like(bits, np.array(0x5A5A5A5A5A5A5A5A, np.uint64).astype(bits.dtype))
-        for name, bits in nominal(kernel, case).items()
+        for name, bits in _empty(kernel, case).items()
     }
 
 
 def _one_ulp_beyond(kernel: Kernel, case: Case, seed: int) -> Outputs:
-    """One element, one ulp beyond the nearer end of its range."""
-    right = nominal(kernel, case)
-    allowed = case_range(kernel, case)
-    for operand in kernel.outputs():
-        out, bits = allowed[operand.name], right[operand.name].copy()
-        lo, hi = out.lo.ravel().astype(np.int64), out.hi.ravel().astype(np.int64)
-        state = np.zeros(lo.shape, np.uint8) if out.nan is None else out.nan.ravel()
-        top = (
-            out.fmt.max
-            if out.fmt.kind == "float"
-            else float(formats.decode(np.asarray(bits.ravel()[:1]), out.fmt)[0]) + 1
-        )
-        got = (
-            formats.ordered(bits, out.fmt).ravel()
-            if out.fmt.kind == "float"
-            else formats.decode(bits, out.fmt).ravel().astype(np.int64)
-        )
-        limit = (
-            int(formats.ordered(formats.encode(np.array([top]), out.fmt), out.fmt)[0])
-            if out.fmt.kind == "float"
-            else None
-        )
-        for i in np.flatnonzero(state == 0):
-            beyond = hi[i] + 1 if hi[i] - got[i] <= got[i] - lo[i] else lo[i] - 1
-            if limit is not None and not -limit < beyond < limit:
-                continue
-            try:
-                moved = (
-                    formats.from_ordered(np.array([beyond]), out.fmt)
-                    if out.fmt.kind == "float"
-                    else formats.encode(np.array([float(beyond)]), out.fmt)
-                )
-            except (ValueError, OverflowError):
-                continue
-            if out.fmt.kind == "float" and not bool(
-                out.refused(_with(bits, int(i), moved[0])).ravel()[i]
-            ):
-                continue
-            right[operand.name] = _with(bits, int(i), moved[0])
-            return right
+    """One element, one ulp beyond the nearer end of its range: of the first row, where one of it can be moved."""
+    right, rows = _right(kernel, case), case.rows(kernel)
+    for count in (rows,) if kernel.shares else dict.fromkeys((1, rows)):
+        piece = case if count == rows else take_rows(kernel, case, slice(0, count))
+        allowed = case_range(kernel, piece)
+        for operand in kernel.outputs():
+            axis = kernel.row_axis(operand) or 0
+            bits = right[operand.name][(slice(None),) * axis + (slice(0, count),)]
+            if (found := _moved(allowed[operand.name], bits)) is not None:
+                right[operand.name] = right[operand.name].copy()
+                right[operand.name][found[0]] = found[1]
+                return right
     return right
 
 
-def _with(bits: Array, index: int, value: Any) -> Array:
-    out = bits.copy()
-    out.ravel()[index] = value
-    return out
+def _moved(out: OutputRange, bits: Array) -> tuple[tuple[int, ...], Any] | None:
+    """Place and bits of the first element that can be moved out of its range by one step."""
+    lo, hi = out.lo.ravel().astype(np.int64), out.hi.ravel().astype(np.int64)
+    state = np.zeros(lo.shape, np.uint8) if out.nan is None else out.nan.ravel()
+    is_float = out.fmt.kind == "float"
+    limit = 0
+    if is_float:
+        got = formats.ordered(bits, out.fmt).ravel()
+        limit = int(formats.ordered(formats.encode(np.array([out.fmt.max]), out.fmt), out.fmt)[0])
+    else:
+        got = formats.decode(bits, out.fmt).ravel().astype(np.int64)
+    for i in np.flatnonzero(state == 0):
+        beyond = hi[i] + 1 if hi[i] - got[i] <= got[i] - lo[i] else lo[i] - 1
+        if is_float and not -limit < beyond < limit:
+            continue
+        try:
+            moved = (
+                formats.from_ordered(np.array([beyond]), out.fmt)
+                if is_float
+                else formats.encode(np.array([float(beyond)]), out.fmt)
+            )
+        except (ValueError, OverflowError):
+            continue
+        place = tuple(int(k) for k in np.unravel_index(i, bits.shape))
+        if is_float:
+            changed = bits.copy()
+            changed[place] = moved[0]
+            if not out.refused(changed)[place]:
+                continue
+        return place, moved[0]
+    return None
 
 
 NULLS: dict[str, Callable[[Kernel, Case, int], Outputs]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ class Kernel:
     parameters: Mapping[str, str]
     profile: Profile
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Contract name with the parameters that are not the first of their list: `rms_norm,gain=1+w`."""
         given = [
@@ -32,7 +33,7 @@ class Kernel:
         ]
         return ",".join([self.contract.name, *given])
 
-    @property
+    @cached_property
     def id(self) -> str:
         return f"{self.name}/{self.profile.name}"
 
@@ -52,17 +53,26 @@ class Kernel:
                     return reasons[key]
         return ""
 
+    @cached_property
+    def _operands(self) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        return self.contract.inputs(self.parameters), self.contract.outputs(self.parameters)
+
+    @cached_property
+    def _formats(self) -> dict[str, formats.Format]:
+        return {}
+
     def inputs(self) -> tuple[Operand, ...]:
-        return self.contract.inputs(self.parameters)
+        return self._operands[0]
 
     def outputs(self) -> tuple[Operand, ...]:
-        return self.contract.outputs(self.parameters)
+        return self._operands[1]
 
     def format(self, operand: Operand) -> formats.Format:
         """The operand's storage format under this profile."""
-        return formats.get(
-            named_format(self.profile.formats.get(operand.name, operand.format), self.parameters)
-        )
+        if operand.name not in self._formats:
+            named = self.profile.formats.get(operand.name, operand.format)
+            self._formats[operand.name] = formats.get(named_format(named, self.parameters))
+        return self._formats[operand.name]
 
     def row_axis(self, operand: Operand) -> int | None:
         """The axis of the first row dim in an operand; None where rows share it."""

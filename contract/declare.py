@@ -450,7 +450,8 @@ class Implementation:
         call: f(**operands, **scalars, **parameters it names, **launch arguments) -> tensor, tuple or {output: tensor}.
         parameters: enumerated parameter values it serves, as {name: values}; all that the contract has where absent.
         engine: what runs it.
-        requires: distributions or modules that must be importable, else the outcome is not_run.
+        requires: modules that the call imports; where the top package of one is missing, the outcome is not_run.
+            A worker starts with all of them imported, so name the module that takes long, not its package.
         order: freedom -> tighter declaration, e.g. {"mean": 24} for a depth; it is judged by its own.
         launches: further launches of its own.
         repeatable: False where atomics may move bits from run to run.

@@ -76,6 +76,7 @@ def _processor() -> dict[str, str]:
     }
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -13,13 +13,15 @@ from contract.case import Case, Kernel, make_case, scalars_of, take_rows
 from contract.declare import Operand
 from contract.errors import DeclarationError
 from contract.interval import Array
-from contract.ranges import case_range, option_sets
+from contract.ranges import CaseRange, OutputRange, case_range, option_sets, rows_of
 from contract.rows import Row, expand
 
 STRESS_ROWS = 64
 #: Stress blocks of 64 rows by effort (nightly: of each of its 16 seeds).
 STRESS_BLOCKS = {"quick": 1, "default": 16, "nightly": 16}
 NIGHTLY_SEEDS = 16
+#: Elements of the awkward shape that quick runs.
+QUICK_SIZE = 1 << 15
 
 
 def generator(*parts: Any) -> np.random.Generator:
@@ -50,14 +52,31 @@ def _lowest(fmt: formats.Format) -> float:
 
 
 def typical_case(kernel: Kernel, shape: Mapping[str, int], seed: int, turn: int = 0) -> Case:
-    """One case of typical data."""
-    values = {}
-    for operand in kernel.inputs():
+    """One case of typical data; the operands are read-only, because the kernels of a contract share them."""
+    label = "typical " + " ".join(f"{d}={n}" for d, n in shape.items())
+    bits = {o.name: _typical_bits(kernel, o, shape, seed) for o in kernel.inputs()}
+    return Case(dict(shape), bits, scalars_of(kernel, None, turn), label)
+
+
+def _typical_bits(kernel: Kernel, operand: Operand, shape: Mapping[str, int], seed: int) -> Array:
+    fmt = kernel.format(operand)
+    key = (kernel.contract.name, seed, operand.name, fmt.name, *sorted(shape.items()))
+    held = _typical.get(key)
+    if held is None or held[0] is not operand:
         dims = tuple(shape[d] for d in operand.dims)
         rng = generator("typical", seed, kernel.contract.name, operand.name, sorted(shape.items()))
-        values[operand.name] = typical_values(operand, kernel.format(operand), rng, dims)
-    label = "typical " + " ".join(f"{d}={n}" for d, n in shape.items())
-    return make_case(kernel, shape, values, scalars_of(kernel, None, turn), label)
+        values = typical_values(operand, fmt, rng, dims)
+        bits = formats.encode(formats.round_to(values, fmt), fmt)
+        bits.setflags(write=False)
+        if sum(x.nbytes for _, x in _typical.values()) + bits.nbytes > KEPT_BYTES:
+            _typical.clear()
+        held = _typical[key] = (operand, bits)
+    return held[1]
+
+
+# The kernels of a contract are judged one after the other on the same typical data.
+KEPT_BYTES = 128 << 20
+_typical: dict[tuple[Any, ...], tuple[Operand, Array]] = {}
 
 
 def size_of(shape: Mapping[str, int]) -> int:
@@ -65,7 +84,7 @@ def size_of(shape: Mapping[str, int]) -> int:
 
 
 def shape_list(kernel: Kernel, effort: str) -> list[dict[str, int]]:
-    """Declared shapes, smallest first; quick keeps the two smallest and one awkward one."""
+    """Declared shapes, smallest first; quick keeps the smallest, and the largest awkward one that is cheap."""
     contract = kernel.contract
     ordered = sorted(
         (dict(s) for s in contract.shapes), key=lambda s: (size_of(s), sorted(s.items()))
@@ -74,7 +93,8 @@ def shape_list(kernel: Kernel, effort: str) -> list[dict[str, int]]:
         (dict(s) for s in contract.awkward), key=lambda s: (size_of(s), sorted(s.items()))
     )
     if effort == "quick":
-        return awkward[-1:] + ordered[:2]
+        cheap = [shape for shape in awkward if size_of(shape) <= QUICK_SIZE]
+        return ((cheap[-1:] or awkward[:1]) + ordered)[:2]
     return awkward + ordered
 
 
@@ -152,8 +172,11 @@ def _expand(
     return values
 
 
-def exact_cases(kernel: Kernel, effort: str, seed: int) -> tuple[list[Case], int]:
-    """Rows whose range is proven to be one value at every output, and how many candidates were read.
+def exact_cases(
+    kernel: Kernel, seed: int
+) -> tuple[list[tuple[Case, list[dict[str, OutputRange]]]], int]:
+    """Rows whose range is proven to be one value at every output, with their ranges under every listed alternative, and
+    how many candidates were read.
 
     The contract proposes, the range reading disposes: candidates that it does not prove are left out.
     """
@@ -174,27 +197,28 @@ def exact_cases(kernel: Kernel, effort: str, seed: int) -> tuple[list[Case], int
             f"exact {' '.join(f'{d}={n}' for d, n in given.items())}",
         )
         candidates += case.rows(kernel)
-        proven = proven_rows(kernel, case)
+        ranges = [case_range(kernel, case, options) for options in option_sets(kernel)]
+        proven = proven_rows(kernel, case, ranges)
         if proven.all():
-            found.append(case)
+            found.append((case, ranges))
         elif proven.any() and not kernel.shares:
-            found.append(take_rows(kernel, case, np.flatnonzero(proven)))
+            rows = np.flatnonzero(proven)
+            found.append(
+                (take_rows(kernel, case, rows), [rows_of(kernel, one, rows) for one in ranges])
+            )
     return found, candidates
 
 
-def proven_rows(kernel: Kernel, case: Case) -> Array:
-    """Which rows have one allowed value at every output, under every listed alternative."""
+def proven_rows(kernel: Kernel, case: Case, ranges: Sequence[CaseRange]) -> Array:
+    """Which rows have one allowed value at every output, the same under every listed alternative."""
     rows = case.rows(kernel)
     proven = np.ones(rows, bool)
-    first: dict[str, Array] = {}
-    for options in option_sets(kernel):
-        for operand in kernel.outputs():
-            out = case_range(kernel, case, options)[operand.name]
-            axis = kernel.row_axis(operand)
-            single = out.one_value()
-            if operand.name in first:
-                single = single & (first[operand.name] == out.lo)
-            first.setdefault(operand.name, out.lo)
+    for operand in kernel.outputs():
+        axis = kernel.row_axis(operand)
+        first = ranges[0][operand.name]
+        for one in ranges:
+            out = one[operand.name]
+            single = out.one_value() & (first.lo == out.lo)
             if axis is None or kernel.shares:
                 proven &= bool(single.all())
             else:

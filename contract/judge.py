@@ -28,7 +28,7 @@ SMALL = 1 << 17
 CONTROL_SHAPES = 6
 CONTROL_BLOCKS = 8
 # A legal variant that is refused is refused early: the widths of stress and exact rows are the ones that matter.
-GREEN_SHAPES, GREEN_BLOCKS, GREEN_EXACT = 3, 4, 2
+GREEN_CASES = {"shapes": 2, "stress": 2, "exact": 1}
 Outputs = Mapping[str, Array]
 
 
@@ -99,9 +99,11 @@ class Bench:
                     *inputs.stress_cases(self.kernel, self.effort, self.seed),
                 ]
             else:
-                self._sets[name], self.exact_candidates = inputs.exact_cases(
-                    self.kernel, self.effort, self.seed
-                )
+                found, self.exact_candidates = inputs.exact_cases(self.kernel, self.seed)
+                self._sets[name] = [case for case, _ in found]
+                for index, (_, ranges) in enumerate(found):
+                    for option, one in enumerate(ranges):
+                        self._ranges[self._key(name, index, option, None)] = one
         return self._sets[name]
 
     def small_cases(self) -> list[Case]:
@@ -114,6 +116,12 @@ class Bench:
             return [cases[sizes.index(min(sizes))]]
         # stable: several rows show what one row cannot, and among equals the order of the shapes stays
         return sorted(small, key=lambda case: case.rows(self.kernel) < 2)[:3]
+
+    @staticmethod
+    def _key(
+        name: str, index: int, option: int, depths: Mapping[str, int] | None
+    ) -> tuple[str, int, int, str]:
+        return name, index, option, repr(sorted((depths or {}).items()))
 
     def range(
         self,
@@ -131,7 +139,7 @@ class Bench:
         if prepare is not None:
             case = self.cases(name)[index]
             return case_range(self.kernel, case, self.options[option], depths, prepare=prepare)
-        key = (name, index, option, repr(sorted((depths or {}).items())))
+        key = self._key(name, index, option, depths)
         if key not in self._ranges:
             self._ranges[key] = case_range(
                 self.kernel, self.cases(name)[index], self.options[option], depths
@@ -169,7 +177,7 @@ class Subject:
             return cases
         limits = {"shapes": CONTROL_SHAPES, "stress": CONTROL_BLOCKS}
         if self.target["name"].startswith("green."):
-            limits = {"shapes": GREEN_SHAPES, "stress": GREEN_BLOCKS, "exact": GREEN_EXACT}
+            limits = dict.fromkeys(GREEN_CASES, 1) if bench.effort == "quick" else GREEN_CASES
         return cases[: limits.get(name, len(cases))]
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
@@ -247,8 +255,8 @@ def compare(
         tally.notes.append(note)
     for out in ranges.values():
         tally.compared += out.size
-        tally.one_value += int(out.one_value().sum())
-        tally.widest = max(tally.widest, float(out.width.max()) if out.width.size else 0.0)
+        tally.one_value += out.singles
+        tally.widest = max(tally.widest, out.widest)
     if stay:
         alive.intersection_update(stay)
         return True

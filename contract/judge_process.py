@@ -14,12 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import gates, registry, suites
+from contract import gates, registry, suites, worker_server
 from contract.autocontrols import ANY_GATE
+from contract.availability import missing_reason, shared_imports
 from contract.case import Case, Kernel, find
 from contract.declare import served
 from contract.diagnose import explain
@@ -28,8 +29,9 @@ from contract.gates import reference
 from contract.judge import PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
 from contract.worker import Worker, warm_up
-from contract.worker_child import PRELOAD
 
+# Workers that a judge keeps: a contract's implementations, its planted and the automatic controls.
+WORKERS = 4
 FAULTS = ("crash", "timeout", "out_of_memory")
 
 
@@ -53,14 +55,13 @@ class Judge:
     def __init__(self, options: Mapping[str, Any], emit: Any):
         self.options, self.emit = options, emit
         self.last: tuple[str, Bench | None] = ("", None)
-        self.turn = ("", "", "")
-        self.worker = Worker(
-            setup="contract.judge_process:worker_setup",
-            setup_payload=dict(options["suites"]),
-            timeout=options["timeout"],
-            memory=options["memory"],
-            sys_path=list(sys.path),
-        )
+        self.workers: dict[tuple[Any, ...], Worker] = {}
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers.values():
+            worker.close()
+        self.workers.clear()
 
     def judge(self, job: Mapping[str, Any]) -> None:
         """Judge all checks of a job (one kernel) and emit each when it is finished."""
@@ -69,24 +70,42 @@ class Judge:
         bench = self._bench(kernel, job)
         for check in job["checks"]:
             start = time.monotonic()
-            self._fresh_for(kernel, check)
             result, row = self._one(kernel, bench, check)
             result = replace(
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
             )
-            self.emit({"result": asdict(result), "row": row})
+            self.emit({"result": vars(result), "row": row})
 
-    def _fresh_for(self, kernel: Kernel, check: Mapping[str, Any]) -> None:
-        """A new worker for every implementation, and for the planted and the automatic controls of a kernel.
+    def _worker_for(
+        self, kernel: Kernel, check: Mapping[str, Any], requires: tuple[str, ...]
+    ) -> Worker:
+        """The worker of an implementation, of the planted controls of a contract, or of the automatic ones.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
-        spoil another.
+        spoil another. An implementation of several kernels (parameters, profiles) is one target. Automatic controls are
+        the reference's own arithmetic and leave nothing behind.
         """
-        kind = check["target"] or self.turn[1]
-        turn = (kernel.id, kind, check["name"] if kind == "implementation" else "")
-        if check["target"] and turn != self.turn:
-            self.worker.close()
-            self.turn = turn
+        imports = shared_imports(requires) if requires else ()
+        key: tuple[Any, ...] = ("auto",)
+        if check["target"] == "implementation":
+            key = (kernel.contract.name, check["name"], imports)
+        elif check["target"] == "control":
+            key = (kernel.contract.name, "", imports)
+        worker = self.workers.pop(key, None)
+        if worker is None:
+            while len(self.workers) >= WORKERS:
+                # the one that was used longest ago
+                self.workers.pop(next(iter(self.workers))).close()
+            worker = Worker(
+                setup="contract.judge_process:worker_setup",
+                setup_payload=dict(self.options["suites"]),
+                timeout=self.options["timeout"],
+                memory=self.options["memory"],
+                sys_path=list(sys.path),
+            )
+            worker.imports = imports
+        self.workers[key] = worker
+        return worker
 
     def _bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:
         """The input sets of a job; those of the last job where it is about the same kernel and rows."""
@@ -139,8 +158,6 @@ class Judge:
 
     def _subject(self, kernel: Kernel, check: Mapping[str, Any]) -> tuple[Subject, str]:
         """The target with its worker, or why it cannot run here."""
-        from contract.availability import missing_reason
-
         target = {
             "kind": check["target"],
             "name": check["name"],
@@ -181,8 +198,9 @@ class Judge:
         ):
             # layouts and threads mean nothing to a reading of the reference
             launches = (PLAIN,)
+        worker = self._worker_for(kernel, check, requires)
         subject = Subject(
-            kernel, target, self.worker, launches=launches, seed=self.options["seed"], **extra
+            kernel, target, worker, launches=launches, seed=self.options["seed"], **extra
         )
         return subject, missing_reason(requires)
 
@@ -201,7 +219,7 @@ class Judge:
                 row = row_of(base.id, finding.case, tally.detail)
         if not result.good:
             # what it did to torch or to this package must not meet the next target
-            self.worker.close()
+            subject.worker.close()
         return result, row
 
     def _control(
@@ -368,11 +386,8 @@ def main() -> int:
         "HYPOTHESIS_STORAGE_DIRECTORY",
         str(Path(tempfile.gettempdir()) / "kernel-contract-hypothesis"),
     )
-    # a worker that starts with the suites loaded costs a tenth of one that loads them
-    os.environ[PRELOAD] = json.dumps(
-        ["contract.judge_process:server_setup", dict(options["suites"])]
-    )
-    # the worker server imports torch while the suites are loaded and the first ranges are computed
+    worker_server.adopt()
+    # without a shared one, the worker server imports torch while the suites are loaded and the first ranges are computed
     warm_up()
     threading.Thread(target=_end_with, args=(options["parent"],), daemon=True).start()
     try:
@@ -390,7 +405,7 @@ def main() -> int:
             emit({"error": f"{type(error).__name__}: {error}", "done": job["kernel"]})
             if not isinstance(error, Exception):
                 raise
-    judge.worker.close()
+    judge.close()
     return 0
 
 

@@ -11,13 +11,16 @@ torch costs two seconds; listing, selecting and reading receipts must not pay fo
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
 
 class _Lazy(ModuleType):
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), attribute)
+        # the import system takes ten times as long to say what it has already
+        module = sys.modules.get(self.__name__) or importlib.import_module(self.__name__)
+        return getattr(module, attribute)
 
 
 def lazy(name: str) -> Any:

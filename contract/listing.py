@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from contract import registry
+from contract.availability import packages
 from contract.declare import Contract, Operand, Profile, Scalar, Shape
 from contract.errors import UsageError
 
@@ -186,7 +187,7 @@ def _serves(parameters: Mapping[str, tuple[str, ...]]) -> str:
 
 def _implementations(name: str) -> Iterator[str]:
     for item in registry.implementations(name):
-        needs = f", needs {', '.join(item.requires)}" if item.requires else ""
+        needs = f", needs {', '.join(packages(item.requires))}" if item.requires else ""
         order = "".join(f", {freedom} at most {depth}" for freedom, depth in item.order.items())
         yield f"{item.profile}/{item.name} on {item.engine}{_serves(item.parameters)}{order}{needs}"
 

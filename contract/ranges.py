@@ -16,7 +16,7 @@ from contract.errors import DeclarationError
 from contract.interval import MAY, ONLY, Array, Interval
 from contract.readings.base import Change, Quantity, Reading
 from contract.readings.range import RangeReading
-from contract.sets import Choices, OutputSet, placed
+from contract.sets import Allowed, Choices, OutputSet, placed
 
 # Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
 # bounded whatever the shape.
@@ -24,17 +24,20 @@ CHUNK = 1 << 16
 
 
 @dataclass
-class OutputRange:
+class OutputRange(Allowed):
     """Allowed bits of one output: ordered integers lo <= hi and the NaN state (None: no NaN anywhere).
 
-    `width` holds the widths, in ulps of max(|y|, rms of the row), of the elements that have more than one value.
+    `widest` is in ulps of max(|y|, rms of the row).
     """
 
     fmt: formats.Format
     lo: Array
     hi: Array
     nan: Array | None
-    width: Array
+    widest: float = 0.0
+
+    def _by_row(self) -> tuple[str, ...]:
+        return ("lo", "hi") if self.nan is None else ("lo", "hi", "nan")
 
     @property
     def size(self) -> int:
@@ -233,6 +236,11 @@ def to_codes(values: Array, fmt: formats.Format) -> Array:
     return codes_of_bits(bits, fmt)
 
 
+def rows_of(kernel: Kernel, ranges: CaseRange, rows: Any) -> dict[str, OutputRange]:
+    """The ranges of these rows of a case, whose rows are independent: those of `take_rows`, without reading it."""
+    return {o.name: ranges[o.name].rows(kernel.row_axis(o), rows) for o in kernel.outputs()}
+
+
 def output_shape(operand: Operand, case: Case) -> tuple[int, ...]:
     return tuple(case.shape[dim] for dim in operand.dims)
 
@@ -258,15 +266,11 @@ def case_range(
     """
     chosen = option_sets(kernel)[0] if options is None else options
     result: dict[str, OutputRange] = {}
-    widths: dict[str, list[Array]] = {}
     sets: dict[str, OutputSet] = {}
     for operand in kernel.outputs():
         fmt, shape = kernel.format(operand), output_shape(operand, case)
         kind = code_type(fmt)
-        result[operand.name] = OutputRange(
-            fmt, np.zeros(shape, kind), np.zeros(shape, kind), None, np.zeros(0)
-        )
-        widths[operand.name] = []
+        result[operand.name] = OutputRange(fmt, np.zeros(shape, kind), np.zeros(shape, kind), None)
 
     def consume(operand: Operand, place: tuple[slice, ...], value: Interval) -> None:
         if isinstance(value, Choices):
@@ -293,7 +297,7 @@ def case_range(
                 out.nan = np.zeros(out.lo.shape, np.uint8)
             out.nan[place] = np.broadcast_to(value.nan, target.shape)
         if not value.same:
-            widths[operand.name].append(_widths(lo, hi, out.fmt))
+            out.widest = _widest(lo, hi, out.fmt, out.widest)
 
     apply_reading(
         lambda: RangeReading(kernel.contract, kernel.profile, depths, change=change),
@@ -304,32 +308,31 @@ def case_range(
         parameters,
         prepare,
     )
-    for name, parts in widths.items():
-        if parts:
-            result[name].width = np.concatenate(parts)
     return {**result, **sets}  # type: ignore[dict-item]
 
 
-def _widths(lo: Array, hi: Array, fmt: formats.Format) -> Array:
-    """Widths in ulps of max(|y|, rms of the row), of the elements with two finite ends that differ."""
-    differ = lo != hi
-    if not differ.any():
-        return np.zeros(0)
+def _widest(lo: Array, hi: Array, fmt: formats.Format, known: float) -> float:
+    """The largest width in ulps of max(|y|, rms of the row) of the elements with two finite ends, or `known` if larger.
+
+    A row is looked at only if its widest element in ulps of its rms, which are the smaller ones, is beyond `known`.
+    """
+    if not lo.size:
+        return known
     columns = lo.shape[-1] if lo.ndim else 1
-    lo, hi, differ = (x.reshape(-1, columns) for x in (lo, hi, differ))
-    rows = differ.any(axis=1)
-    lo, hi, differ = lo[rows], hi[rows], differ[rows]
-    differ &= np.isfinite(lo) & np.isfinite(hi)
+    lo, hi = (x.reshape(-1, columns) for x in (lo, hi))
     with np.errstate(over="ignore", invalid="ignore"):
-        scale = np.sqrt(
-            np.mean(np.square(np.where(np.isfinite(lo), lo, 0.0)), axis=-1, keepdims=True)
-        )
-        ends = lo[differ], hi[differ]
-        size = np.maximum(
-            np.maximum(np.abs(ends[0]), np.abs(ends[1])), np.broadcast_to(scale, lo.shape)[differ]
-        )
-        size = np.where(np.isfinite(size), np.minimum(size, fmt.max), fmt.max)
-        return np.asarray((ends[1] - ends[0]) / formats.ulp(size, fmt))
+        apart = hi - lo
+        # an infinite end, or a NaN's placeholder
+        if not np.isfinite(apart.sum()):
+            finite = np.isfinite(lo) & np.isfinite(hi)
+            lo, hi, apart = (np.where(finite, x, 0.0) for x in (lo, hi, apart))
+        scale = np.minimum(np.sqrt(np.mean(np.square(lo), axis=-1)), fmt.max)
+        rows = np.flatnonzero(apart.max(axis=-1) > known * formats.ulp(scale, fmt))
+        if not rows.size:
+            return known
+        size = np.maximum(np.maximum(np.abs(lo[rows]), np.abs(hi[rows])), scale[rows, None])
+        widths = apart[rows] / formats.ulp(np.minimum(size, fmt.max), fmt)
+    return max(known, float(widths.max()))
 
 
 def plain_run(

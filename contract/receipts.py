@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -93,13 +92,17 @@ def distributions(modules: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for module in modules:
         top = module.partition(".")[0]
-        if (one := sources.distribution_hash(top)) != sources.ABSENT:
+        if (one := _distribution(top)) != sources.ABSENT:
             found[top] = one
             continue
         # the module `yaml` is of the distribution PyYAML
         for name in _holders().get(top, [top]):
-            found[name] = sources.distribution_hash(name)
+            found[name] = _distribution(name)
     return found
+
+
+# Once per process: what is imported does not change when a distribution is replaced.
+_distribution = cache(sources.distribution_hash)
 
 
 @cache
@@ -129,7 +132,7 @@ def _declared_in(name: str) -> tuple[str, ...]:
 
 def remember(store: Store, key: str, result: CheckResult) -> None:
     """Store a finished check; what failed is stored too (for --lf), but not taken as done."""
-    store.put(key, asdict(result))
+    store.put(key, vars(result))
 
 
 def usable(record: Mapping[str, Any] | None) -> bool:

@@ -62,7 +62,7 @@ def implementation(
         profile: one profile or several (it then claims each); the contract's first where absent.
         name: shown in ids; the function's name where absent.
         engine: what runs it; 'host' calls it.
-        requires: importable modules without which the outcome is not_run.
+        requires: modules that the call imports, without whose packages the outcome is not_run.
         order: freedom -> depth, a declaration tighter than the contract's; it is then judged by its own.
         launches: further launches, beside the contract's.
         repeatable: False where atomics may move bits from run to run.

@@ -20,17 +20,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import receipts, recordbook, registry, verify
+from contract import receipts, recordbook, verify, worker_server
+from contract.availability import shared_imports
 from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
 from contract.errors import ContractError
+from contract.jobs import Jobs
 from contract.results import CheckResult, Report
 from contract.rowbook import RowBook
 from contract.store import Store
+from contract.worker_child import PRELOAD
 
 # Judge processes in a row that end before they finish a check, after which a kernel's checks are given up.
 BARREN = 2
+
+# The judges have loaded their sources when the run begins; an edit is found out this late.
+LOOK_SECONDS = 0.2
 
 OnResult = Callable[[CheckResult], None]
 
@@ -117,28 +123,28 @@ class _Run:
         self.by_id = {check.id: check for check in checks}
         files = {path for check in checks for path in receipts.files_of(check)}
         self.stamps = {path: _stamp(path) for path in files}
+        self.looked: dict[Path, tuple[float, bool]] = {}
         self.edited: set[Path] = set()
         self.results: dict[str, CheckResult] = {}
         self.notes: list[str] = []
         self.processes: list[_JudgeProcess] = []
         self.threads: list[threading.Thread] = []
+        self.server: worker_server.Shared | None = None
         self.halted = False
 
     def go(self) -> None:
         todo = self._from_store()
         if not todo or self.halted:
             return
-        jobs: queue.SimpleQueue[list[Check]] = queue.SimpleQueue()
-        groups: dict[str, list[Check]] = defaultdict(list)
-        for check in todo:
-            groups[json.dumps(check.spec, sort_keys=True)].append(check)
-        # the most expensive kernels first, so that no long one is left for the end
-        for group in sorted(groups.values(), key=lambda g: -_cost(g)):
-            jobs.put(group)
+        # one for all judges: torch, the suites and their libraries are imported once
+        self.server = worker_server.Shared(_judge_environment(self.options))
+        if imports := shared_imports(name for check in todo for name in check.requires):
+            self.server.prepare(imports)
+        jobs = Jobs(todo)
         done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        count = max(1, min(self.options.jobs, len(groups)))
+        count = max(1, min(self.options.jobs, len(jobs)))
         for _ in range(count):
-            process = _JudgeProcess(self.options, done)
+            process = _JudgeProcess(self.options, done, self.server)
             self.processes.append(process)
             thread = threading.Thread(
                 target=process.work, args=(jobs, self.rows.rows_for), daemon=True
@@ -202,9 +208,7 @@ class _Run:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        edited = {
-            path for path in receipts.files_of(check) if _stamp(path) != self.stamps.get(path)
-        }
+        edited = {path for path in receipts.files_of(check) if self._is_edited(path)}
         self.edited |= edited
         # a resource that was recorded was not compared; a source edited meanwhile is not the one that was judged
         if not edited and not (self.options.update_records and result.gate == "limits"):
@@ -213,12 +217,23 @@ class _Run:
         if self.options.exitfirst and not result.good:
             self.halted = True
 
+    def _is_edited(self, path: Path) -> bool:
+        """Whether a file is no longer as it was when the run began; each is looked at a few times a second."""
+        now = time.monotonic()
+        at, edited = self.looked.get(path, (-1.0, False))
+        if not edited and now - at > LOOK_SECONDS:
+            edited = _stamp(path) != self.stamps.get(path)
+            self.looked[path] = now, edited
+        return edited
+
     def stop(self) -> None:
         for process in self.processes:
             process.kill()
         for thread in self.threads:
             # it sees its process end; a moment at most
             thread.join(5.0)
+        if self.server is not None:
+            self.server.close()
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -237,7 +252,8 @@ def _is_result_of(result: CheckResult, check: Check) -> bool:
     counted = type(result.outputs_compared) is int and result.outputs_compared >= 0
     if not same or not counted or not isinstance(result.detail, str):
         return False
-    return bool(result.outputs_compared) or result.outcome == "not_applicable"
+    # a planted crash, or a wrong dtype, is red before an output can be compared
+    return bool(result.outputs_compared) or result.outcome in ("not_applicable", "red_as_planted")
 
 
 def replay(check_id: str, options: RunOptions) -> str:
@@ -248,18 +264,6 @@ def replay(check_id: str, options: RunOptions) -> str:
     if options.seed:
         words.append(f"--seed {options.seed}")
     return " ".join(words)
-
-
-def _cost(group: list[Check]) -> float:
-    spec = group[0].spec
-    contract = registry.get(spec["name"])
-    size = 0.0
-    for shape in contract.shapes:
-        area = 1.0
-        for n in shape.values():
-            area *= n
-        size += area
-    return size * len(contract.profile(spec["profile"]).rounded_points() or (1,)) * len(group)
 
 
 def result_of(raw: Mapping[str, Any]) -> CheckResult:
@@ -300,22 +304,22 @@ class Session:
 class _JudgeProcess:
     """A judge process and the thread that feeds it."""
 
-    def __init__(self, options: RunOptions, done: queue.SimpleQueue[tuple[str, Any]]):
-        self.options, self.done = options, done
+    def __init__(
+        self,
+        options: RunOptions,
+        done: queue.SimpleQueue[tuple[str, Any]],
+        server: worker_server.Shared | None = None,
+    ):
+        self.options, self.done, self.server = options, done, server
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
         self.barren = 0
 
     def _start(self) -> subprocess.Popen[str]:
-        # The checkout's folder must not come first on the path: its kernels/ would hide other people's packages.
-        environment_ = {
-            **os.environ,
-            "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(_framework_path()),
-        }
+        environment_ = _judge_environment(self.options)
+        shared = () if self.server is None else (self.server.descriptor,)
+        if shared:
+            environment_[worker_server.SHARED] = str(shared[0])
         process = subprocess.Popen(
             [sys.executable, "-m", "contract.judge_process"],
             stdin=subprocess.PIPE,
@@ -323,6 +327,7 @@ class _JudgeProcess:
             text=True,
             env=environment_,
             start_new_session=True,
+            pass_fds=shared,
         )
         settings = {
             "effort": self.options.effort,
@@ -341,16 +346,12 @@ class _JudgeProcess:
             process.stdin.flush()
         return process
 
-    def work(
-        self, jobs: queue.SimpleQueue[list[Check]], rows_for: Callable[[Check], list[Any]]
-    ) -> None:
+    def work(self, jobs: Jobs, rows_for: Callable[[Check], list[Any]]) -> None:
         """Take jobs until none is left."""
+        last = ""
         try:
-            while not self.stopped:
-                try:
-                    group = jobs.get_nowait()
-                except queue.Empty:
-                    return
+            while not self.stopped and (group := jobs.take(last)):
+                last = group[0].spec["name"]
                 self.judge(group, rows_for(group[0]))
         except Exception as error:  # noqa: BLE001 - the main thread raises it; here it would be lost
             self.done.put(("fault", error))
@@ -428,9 +429,7 @@ class _JudgeProcess:
             required=check.required,
             reproduce=replay(check.id, self.options),
         )
-        from dataclasses import asdict
-
-        self.done.put(("result", {"result": asdict(result)}))
+        self.done.put(("result", {"result": dict(vars(result))}))
 
     def kill(self) -> None:
         self.stopped = True
@@ -450,6 +449,20 @@ class _JudgeProcess:
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
+
+
+def _judge_environment(options: RunOptions) -> dict[str, str]:
+    return {
+        **os.environ,
+        # The checkout's folder must not come first on the path: its kernels/ would hide other people's packages.
+        "PYTHONSAFEPATH": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(_framework_path()),
+        # a worker that starts with the suites loaded costs a tenth of one that loads them
+        PRELOAD: json.dumps(["contract.judge_process:server_setup", dict(options.suites)]),
+    }
 
 
 def _framework_path() -> list[str]:

@@ -7,7 +7,9 @@ compare equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 
@@ -78,8 +80,41 @@ def one_of(parts: list[Interval]) -> Choices:
     return Choices(codes, allowed, nan.astype(np.uint8) if nan.any() else None, tops=tops)
 
 
+class Allowed:
+    """What one output of a case may be; its counts are taken once, however many targets are compared with it.
+
+    `widest` is the width of its widest element in ulps, 0 where each has one value.
+    """
+
+    widest: float
+
+    def one_value(self) -> Array:
+        """Where exactly one result is allowed."""
+        raise NotImplementedError
+
+    def rows(self, axis: int | None, rows: Any) -> Self:
+        """The part of these rows (a slice, indices or a mask along the axis); all where rows share the output.
+
+        `widest` stays that of the whole.
+        """
+        if axis is None:
+            return self
+        where = (slice(None),) * axis + (rows,)
+        kept = {name: getattr(self, name)[where] for name in self._by_row()}
+        return replace(self, **kept)  # type: ignore[type-var]
+
+    def _by_row(self) -> tuple[str, ...]:
+        """The fields with the output's own dims."""
+        raise NotImplementedError
+
+    @cached_property
+    def singles(self) -> int:
+        """How many elements have exactly one allowed result."""
+        return int(np.count_nonzero(self.one_value()))
+
+
 @dataclass
-class OutputSet:
+class OutputSet(Allowed):
     """Allowed bits of one output as a set; the interface of `contract.ranges.OutputRange`.
 
     `codes` .. `tops` (..., n) are stretches of ordered integers; those with `allowed` (..., n) may come out.
@@ -90,7 +125,11 @@ class OutputSet:
     tops: Array
     allowed: Array
     nan: Array | None
-    width: Array
+    widest: float = 0.0
+
+    def _by_row(self) -> tuple[str, ...]:
+        own = ("allowed",) if self.codes.ndim == 1 else ("codes", "tops", "allowed")
+        return own if self.nan is None else (*own, "nan")
 
     @property
     def lo(self) -> Array:
@@ -158,7 +197,6 @@ def placed(
             room if common else room.copy(),
             np.zeros((*shape, n), bool),
             None,
-            np.zeros(0),
         )
     if common:
         found.codes[:] = codes

@@ -153,6 +153,11 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
+@functools.cache
+def _real(file: str) -> Path:
+    return Path(file).resolve()
+
+
 class _Finder:
     """Finds modules as the import system would, parents included, without importing any."""
 
@@ -169,7 +174,7 @@ class _Finder:
         if loaded is None:
             spec = self.spec(name)
             loaded = spec.origin if spec is not None and spec.has_location else None
-        return Path(loaded).resolve() if loaded else None
+        return _real(loaded) if loaded else None
 
     def is_package(self, name: str) -> bool:
         spec = self.spec(name)

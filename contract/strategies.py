@@ -13,6 +13,7 @@ Interface: rows, blocks, operands, draw_blocks.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Mapping
@@ -124,9 +125,10 @@ def _values(
     return expand(repeated, shape[-1] if shape else 1, f).reshape(shape)
 
 
+@functools.lru_cache(maxsize=32)
 def draw_blocks(
     seed: int, count: int, rows: int = 64, *, allow_specials: bool = True
-) -> list[tuple[Row, ...]]:
+) -> tuple[tuple[Row, ...], ...]:
     """`count` blocks drawn by hypothesis: for one seed always the same, whatever is loaded or set.
 
     Where hypothesis stops early the rest is drawn from SHAKE-256 of the seed.
@@ -153,4 +155,4 @@ def draw_blocks(
     collect()
     for index in range(len(drawn), count):
         drawn.append(hashlib.shake_256(f"{seed},{index}".encode()).digest(size))
-    return [decode_block(data, rows, allow_specials) for data in drawn[:count]]
+    return tuple(decode_block(data, rows, allow_specials) for data in drawn[:count])

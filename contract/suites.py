@@ -143,14 +143,18 @@ def load(config: Config, names: Iterable[str] = ()) -> Loaded:
 
 
 def reload(payload: Mapping[str, Any]) -> None:
-    """Load in this process what `Loaded.payload` of another one lists."""
+    """Load in this process what `Loaded.payload` of another one lists, and is not loaded."""
     loaded = Loaded()
     _extend_sys_path(loaded, payload["sys_path"])
+    before = len(_registered)
     for module in payload["modules"]:
-        _import(loaded, module, partial(importlib.import_module, module))
+        # a worker is forked from a server that has loaded them: asking again costs more than the fork
+        if module not in _registered or module not in sys.modules:
+            _import(loaded, module, partial(importlib.import_module, module))
     for file in payload["files"]:
         _load_file(loaded, Path(file))
-    registry.check()
+    if len(_registered) != before:
+        registry.check()
 
 
 def is_file(name: str) -> bool:

@@ -70,6 +70,9 @@ class Worker:
         sys_path: put before this process's sys.path in the child.
         resident: watch the resident size instead of limiting the address space: CUDA reserves far
             more than it uses.
+
+    Attributes:
+        imports: modules that a new child has imported when it starts, from a process that did so once.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Worker:
         self.threads = threads
         self.sys_path = [str(Path(entry).absolute()) for entry in sys_path]
         self.resident = resident
+        self.imports: tuple[str, ...] = ()
         self._child: Child | None = None
         _workers.add(self)
 
@@ -177,10 +181,11 @@ class Worker:
 
     def _start(self) -> Child:
         limit = self.memory if self.resident else 0
-        # The server may be killed between taking the order and the fork; twice is no accident.
+        # The server may be killed between taking the order and the fork; twice is no accident. An import that ends its
+        # process is left to the worker.
         for attempt in (1, 2):
             try:
-                self._child = Child(limit)
+                self._child = Child(limit, self.imports if attempt == 1 else ())
                 break
             except NotStarted as error:
                 if attempt == 2:

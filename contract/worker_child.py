@@ -1,13 +1,14 @@
 """What runs on the far side of `contract.worker`: fork server, attendant, worker.
 
     judge (contract.worker)
-      '- fork server     one per judge; imports torch once, runs no user code
+      '- fork server     one per judge; imports torch once, runs no kernel
+           |- template   one per set of libraries (transformers takes seconds): a fork that has imported them
            '- attendant  one per worker; waits for it, kills what it leaves behind, reports its end
                 '- worker  runs the functions
 
 The attendant stands between server and worker so that `os.kill(os.getppid(), 9)` in a kernel ends
 that kernel alone, and so that processes which a kernel starts (also those that detach themselves)
-fall to it, and not to init. Each of the three ends when the one above it does: server and attendant
+fall to it, and not to init. Each of them ends when the one above it does: server, template and attendant
 at the end of file of their socket, the worker by the kernel's parent-death signal, which reaches
 a C loop that never lets go of the interpreter lock.
 """
@@ -45,6 +46,8 @@ THREAD_VARIABLES = (
 )  # fmt: skip
 #: Environment variable: ["module:function", payload], called once in the server, so that each worker starts with it.
 PRELOAD = "CONTRACT_PRELOAD"
+#: Longest message to the server: the names of the modules that a worker starts with.
+MESSAGE_BYTES = 16 << 10
 # More often would cost a loop of short blocks more than the blocks themselves.
 _PROGRESS_SECONDS = 0.05
 
@@ -72,20 +75,73 @@ def serve(descriptor: int) -> NoReturn:
             _resolve(function)(payload)
     # Ended attendants need no wait; they report by themselves.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control.send(b"r")
+    _fork_on_request(control)
+
+
+def _fork_on_request(control: socket.socket) -> NoReturn:
+    """For each message, a JSON list of modules with three descriptors: a worker that has them imported.
+
+    Without descriptors: their template, so that it is there when a worker is asked for.
+    """
     # What is imported stays shared between the workers only while no collection touches it.
     gc.collect()
     gc.freeze()
-    control.sendall(b"r")
+    templates: dict[str, socket.socket] = {}
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, 3)
+        data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not data:
             os._exit(0)
+        modules = data.decode()
         with contextlib.suppress(OSError):
-            if os.fork() == 0:
-                control.close()
+            if modules != "[]" and modules not in templates:
+                templates[modules] = _template(json.loads(modules), (control, *templates.values()))
+            passed_on = modules in templates and _pass_on(templates[modules], descriptors)
+            if descriptors and not passed_on and os.fork() == 0:
+                for other in (control, *templates.values()):
+                    other.close()
                 _attend(*descriptors)
         for one in descriptors:
             os.close(one)
+
+
+def _template(modules: Sequence[str], others: Sequence[socket.socket]) -> socket.socket:
+    """The socket of a fork that imports the modules and then forks on request."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        if pid == 0:
+            for other in (ours, *others):
+                other.close()
+            _become_template(theirs, modules)
+    return ours
+
+
+def _pass_on(template: socket.socket, descriptors: list[int]) -> bool:
+    """Whether the template is there to take the order."""
+    try:
+        if descriptors:
+            socket.send_fds(template, [b"[]"], descriptors)
+    except OSError:
+        # It ended: what it should import breaks, or starts threads. The worker imports for itself.
+        return False
+    return True
+
+
+def _become_template(control: socket.socket, modules: Sequence[str]) -> NoReturn:
+    try:
+        for name in modules:
+            importlib.import_module(name)
+        # A fork has none of the threads that an import started, and may wait for one for ever.
+        tasks = Path("/proc/self/task")
+        if not tasks.is_dir() or len(list(tasks.iterdir())) == 1:
+            _fork_on_request(control)
+    finally:
+        os._exit(1)
 
 
 # Attendant

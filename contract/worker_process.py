@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class TooBig(Exception):
 class Child:
     """One worker process: its socket, the pipe of its output, and its attendant's socket."""
 
-    def __init__(self, resident_limit: int) -> None:
+    def __init__(self, resident_limit: int, modules: Sequence[str] = ()) -> None:
         self.calls, calls = socket.socketpair()
         self.guard, guard = socket.socketpair()
         self.output, output = os.pipe()
@@ -57,7 +57,7 @@ class Child:
         self.ready = False
         self.oom_kills = oom_kills()
         try:
-            worker_server.start([guard.fileno(), calls.fileno(), output])
+            worker_server.start([guard.fileno(), calls.fileno(), output], modules)
             # Their copies here would hide the end of the other side.
             calls.close()
             guard.close()
@@ -118,7 +118,8 @@ class Child:
                 left = min(left, _RESIDENT_SECONDS)
             reading: list[Any] = [self.output, self.guard, *([] if writing else [self.calls])]
             ready = select.select(reading, [self.calls] if writing else [], [], left)
-            self.drain(1 << 16)
+            if self.output in ready[0]:
+                self.drain(1 << 16)
             if self.calls in ready[0] or self.calls in ready[1]:
                 return
             # After the socket: a last reply may still lie in it.

@@ -8,6 +8,7 @@ neither, so it serves a script, `python -c`, pytest and another worker alike.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import re
@@ -16,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from contract.errors import ContractError
-from contract.worker_child import THREAD_VARIABLES
+from contract.worker_child import MESSAGE_BYTES, THREAD_VARIABLES
 
 # Imports of torch and of a suite take seconds on a busy machine; a short timeout for the calls must
 # not turn them into a red.
@@ -36,9 +37,9 @@ _LIBRARY_VARIABLES = re.compile(
 class _Server:
     """A fork server process and the socket on which it is asked for workers."""
 
-    def __init__(self, key: tuple[Any, ...]) -> None:
+    def __init__(self, key: tuple[Any, ...], environment: Mapping[str, str] | None = None) -> None:
         self.key = key
-        self.control, theirs = socket.socketpair()
+        self.control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
@@ -54,18 +55,23 @@ class _Server:
                 # An interrupt from the terminal is the judge's to handle.
                 start_new_session=True,
                 # Threads started before a fork are lost in it, so the libraries start none.
-                env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+                env={
+                    **(environment or os.environ),
+                    **dict.fromkeys(THREAD_VARIABLES, "1"),
+                    # A second thread that spins after a call takes the processor from the next.
+                    "OMP_WAIT_POLICY": "PASSIVE",
+                },
             )
         self.ready = False
 
-    def start(self, descriptors: Sequence[int]) -> None:
-        """Have a worker forked on these descriptors."""
+    def start(self, descriptors: Sequence[int], modules: Sequence[str]) -> None:
+        """Have a worker forked on these descriptors, from a process that has imported the modules."""
         if not self.ready:
             self.control.settimeout(START_SECONDS)
             if self.control.recv(1) != b"r":
                 raise OSError("it ended before it was ready")
             self.ready = True
-        socket.send_fds(self.control, [b"w"], descriptors)
+        _order(self.control, descriptors, modules)
 
     def said(self) -> str:
         """The last line that the server printed: why it did not start."""
@@ -73,8 +79,10 @@ class _Server:
         lines = self.log.read()[-4096:].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
 
-    def close(self) -> None:
+    def close(self, *, kill: bool = False) -> None:
         """End the server; the workers go on until the judge closes their own sockets."""
+        if kill:
+            self.process.kill()
         self.control.close()
         self.log.close()
         try:
@@ -91,7 +99,31 @@ class _Server:
         self.process.returncode = 0
 
 
-_server: _Server | None = None
+class _Adopted:
+    """A server of the parent's, which several judges share."""
+
+    def __init__(self, key: tuple[Any, ...], descriptor: int) -> None:
+        self.key, self.control = key, socket.socket(fileno=descriptor)
+
+    def start(self, descriptors: Sequence[int], modules: Sequence[str]) -> None:
+        _order(self.control, descriptors, modules)
+
+    def said(self) -> str:
+        return "the shared one ended"
+
+    def close(self, *, kill: bool = False) -> None:
+        self.control.close()
+
+    forget = close
+
+
+def _order(control: socket.socket, descriptors: Sequence[int], modules: Sequence[str]) -> None:
+    message = json.dumps(list(modules)).encode()
+    # A list too long for a message is imported by the worker itself.
+    socket.send_fds(control, [message if len(message) <= MESSAGE_BYTES else b"[]"], descriptors)
+
+
+_server: _Server | _Adopted | None = None
 _lock = threading.Lock()
 
 
@@ -106,8 +138,10 @@ def warm_up() -> None:
         _current()
 
 
-def start(descriptors: Sequence[int]) -> None:
+def start(descriptors: Sequence[int], modules: Sequence[str] = ()) -> None:
     """Have a worker forked on these descriptors: attendant's socket, calls' socket, output pipe.
+
+    `modules`: what the worker has imported when it starts, where they can be imported and start no threads.
 
     Raises:
         ContractError: the server cannot be started; the message says what it printed.
@@ -117,7 +151,7 @@ def start(descriptors: Sequence[int]) -> None:
         for attempt in (1, 2):
             server = _current()
             try:
-                server.start(descriptors)
+                server.start(descriptors, modules)
             except OSError as error:
                 said = server.said()
                 close(kill=True)
@@ -134,16 +168,48 @@ def close(*, kill: bool = False) -> None:
     """End the server, if there is one; the next worker starts another."""
     global _server
     if _server is not None:
-        if kill:
-            _server.process.kill()
-        _server.close()
+        _server.close(kill=kill)
         _server = None
 
 
-def _current() -> _Server:
+class Shared:
+    """A server for several judges: children that get its descriptor by `pass_fds` and in `SHARED`, and adopt it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._server = _Server((), environment)
+        self.descriptor = self._server.control.fileno()
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Have these modules imported in the background, for workers that start with them."""
+        with contextlib.suppress(OSError):
+            _order(self._server.control, (), modules)
+
+    def close(self) -> None:
+        """End it; a judge that still needs one starts its own."""
+        self._server.close(kill=True)
+
+
+#: Environment variable: the descriptor of a server that this process shall use.
+SHARED = "CONTRACT_WORKER_SERVER"
+
+
+def adopt() -> None:
+    """Use the server that the parent handed down, if it did."""
     global _server
+    descriptor = os.environ.pop(SHARED, "")
+    if descriptor:
+        with _lock:
+            _server = _Adopted(_key(), int(descriptor))
+
+
+def _key() -> tuple[Any, ...]:
     variables = sorted((k, v) for k, v in os.environ.items() if _LIBRARY_VARIABLES.match(k))
-    key = (sys.executable, tuple(variables))
+    return sys.executable, tuple(variables)
+
+
+def _current() -> _Server | _Adopted:
+    global _server
+    key = _key()
     if _server is not None and _server.key != key:
         close()
     if _server is None:

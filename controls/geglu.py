@@ -81,7 +81,7 @@ def one_rounding(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     profile="two_step",
     gate="shapes",
     name="transformers.NewGELUActivation",
-    requires=("transformers",),
+    requires=("transformers.activations",),
 )
 def step_by_step(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """transformers' operator by operator GELU where fp32 inside is named."""

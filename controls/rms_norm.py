@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-NEEDS = ("transformers",)
-
 
 def inverse_rms(wide: torch.Tensor, eps: float) -> torch.Tensor:
     """1 / sqrt(mean(x^2) + eps) of each row."""
@@ -157,7 +155,9 @@ def aborts(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor
 # -- other people's kernels under a profile or gain that is not theirs
 
 
-def client(gate: str, profile: str, gain: str, requires: tuple[str, ...] = NEEDS) -> Any:
+def client(
+    gate: str, profile: str, gain: str, requires: tuple[str, ...] = transformers_norms.NEEDS
+) -> Any:
     """A client planted where it rounds or gains otherwise."""
     return lambda call, name: red(
         "rms_norm", profile=profile, gate=gate, name=name, requires=requires, gain=gain

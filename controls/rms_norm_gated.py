@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from contract import green, red
 from contract.controls.rms_norm import inverse_rms
-from contract.kernels.clients.transformers_norms import qwen3_5_gated
+from contract.kernels.clients.transformers_norms import NEEDS, qwen3_5_gated
 from contract.lazy import lazy
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def normed_not_rounded(
     return (scaled.float() * torch.nn.functional.silu(gate.float())).to(x.dtype)
 
 
-@red("rms_norm_gated", profile="once", gate="exact", requires=("transformers",))
+@red("rms_norm_gated", profile="once", gate="exact", requires=NEEDS)
 def qwen3_5(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> object:
     """Qwen3.5 rounds three times."""
     return qwen3_5_gated(x, gate, weight, eps=eps)

@@ -28,7 +28,7 @@ PLANTED = [
     for kernel in KERNELS.values()
     if kernel.profile.name == control.profile and served(control.parameters, kernel.parameters)
 ]
-EXACT = {id: exact_cases(kernel, "quick", 0)[0] for id, kernel in KERNELS.items()}
+EXACT = {id: [case for case, _ in exact_cases(kernel, 0)[0]] for id, kernel in KERNELS.items()}
 NAN, INF = np.nan, np.inf
 
 

@@ -75,7 +75,7 @@ def test_the_rows_of_their_gates_tell_the_controls(planted: tuple[Control, Kerne
     control, kernel = planted
     cases: list[Case] = []
     if control.gates != ("shapes",):
-        cases += exact_cases(kernel, "quick", 0)[0]
+        cases += [case for case, _ in exact_cases(kernel, 0)[0]]
     if control.gates != ("exact",):
         cases.append(typical_case(kernel, shape_list(kernel, "quick")[0], 0))
     seen = 0

@@ -111,7 +111,7 @@ def test_a_set_has_the_interface_of_a_range_and_null_controls_run_on_it() -> Non
     case = case_of(kernel, 0)
     allowed = case_range(kernel, case)["pick"]
     assert allowed.size == 512
-    assert allowed.width.size == 0
+    assert allowed.widest == 0.0
     lo, hi, state = allowed.ends((3,))
     assert lo <= hi
     assert state == 0

@@ -495,7 +495,7 @@ def test_a_server_that_was_killed_is_replaced(no_torch: str, when: str) -> None:
         assert worker.call("faulty:echo", {"n": 1}, {}).outcome == "ok"
         worker.close()
         server = worker_server._server
-        assert server is not None
+        assert isinstance(server, worker_server._Server)
         # An interrupt from the terminal must not reach it.
         assert os.getsid(server.process.pid) == server.process.pid
         if when == "before the order":

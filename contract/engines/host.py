@@ -118,6 +118,7 @@ def _torch_runner(
     twice: bool = False,
 ) -> Runner:
     extra = arguments_of(call, kernel)
+    fits = _Fits(call)
 
     def run_one(case: Case, report: dict[str, Any]) -> dict[str, Array]:
         placed = {
@@ -130,7 +131,7 @@ def _torch_runner(
             **extra,
             **launch.arguments,
         }
-        _fits_signature(call, arguments)
+        fits.check(arguments)
         result = call(**arguments)
         outputs = _collect(kernel, case, result, placed, in_place)
         if twice and not in_place:
@@ -159,19 +160,28 @@ def _body(call: Callable[..., Any]) -> Callable[..., Any]:
     return forward if callable(forward) and not inspect.isfunction(call) else call
 
 
-def _fits_signature(call: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse a callable that does not take what the contract passes, before it is called."""
-    try:
-        signature = inspect.signature(_body(call))
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise BadOutput(
-            f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
-            f" {', '.join(arguments)} by name"
-        ) from None
+class _Fits:
+    """Refuses a callable that does not take what the contract passes, before it is called."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.checked = call, False
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise BadOutput where the arguments do not fit; their names are the same for every batch."""
+        if self.checked:
+            return
+        self.checked = True
+        try:
+            signature = inspect.signature(_body(self.call))
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            raise BadOutput(
+                f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
+                f" {', '.join(arguments)} by name"
+            ) from None
 
 
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:

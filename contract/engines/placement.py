@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,7 @@ class Placed:
         return self._like(self.before)
 
 
+@functools.cache
 def poison_bits(fmt: formats.Format, kind: str) -> int:
     """The bits that fill the surroundings: 'nan' (or the largest code) or 'finite' (a large finite value)."""
     if kind == "nan" and fmt.has_nan:

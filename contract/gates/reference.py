@@ -20,16 +20,17 @@ from contract.exactround import round_mpf
 from contract.inputs import size_of
 from contract.interval import Array
 from contract.judge import Bench, Outputs, Tally
-from contract.ranges import OutputRange, apply_reading, case_range, plain_run
+from contract.ranges import OutputRange, apply_reading, case_range, plain_run, rows_of
 from contract.readings.audit import AuditReading
 from contract.readings.base import Change
 from contract.readings.sample import Choice, SampleReading
 
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
-AUDIT_OUTPUTS = {"quick": 100, "default": 2_000, "nightly": 20_000}
+AUDIT_OUTPUTS = {"quick": 50, "default": 500, "nightly": 20_000}
 ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
+OUTPUTS_OF_A_RUN = {"quick": 1 << 7}
 # Every stress shape once; nightly takes them all.
 POWER_BLOCKS = 8
 # An execution with one freedom driven hard finds what an average one does not.
@@ -64,19 +65,25 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
     kernel, found = bench.kernel, []
     for name in ("stress", "exact", "shapes"):
         cases = bench.cases(name)
-        if bench.effort != "nightly":
-            cases = cases[:POWER_BLOCKS] if name != "shapes" else cases
-        if name == "shapes":
-            cases = [cases[i] for i in sorted({0, len(cases) // 2, len(cases) - 1})]
-        for case in cases:
+        chosen = sorted({0, len(cases) // 2, len(cases) - 1})
+        if name != "shapes":
+            chosen = list(range(len(cases) if bench.effort == "nightly" else POWER_BLOCKS))
+        for index in chosen:
+            if index >= len(cases):
+                break
+            case = cases[index]
             rows = case.rows(kernel)
             # a row of logits is as long as a hundred rows of a norm
             few = max(1, OUTPUTS_OF_A_CASE * rows // max(1, size_of(case.shape)))
-            few = min(rows, few, ROWS_OF_A_CASE.get(bench.effort, rows))
-            piece = case if few == rows or kernel.shares else take_rows(kernel, case, slice(0, few))
-            found.append(
-                (name, piece, [case_range(kernel, piece, options) for options in bench.options])
-            )
+            few = min(few, ROWS_OF_A_CASE.get(bench.effort, rows))
+            # sums have few outputs, and a run costs the same for many
+            least = OUTPUTS_OF_A_RUN.get(bench.effort, 1 << 10)
+            few = min(rows, max(few, least * rows // max(1, _size(kernel, case))))
+            ranges = [bench.range(name, index, option) for option in range(len(bench.options))]
+            if few < rows and not kernel.shares:
+                case = take_rows(kernel, case, slice(0, few))
+                ranges = [rows_of(kernel, one, slice(0, few)) for one in ranges]
+            found.append((name, case, ranges))
     return found
 
 
@@ -107,8 +114,8 @@ def _sample(
             for key, out in ranges[option].items():
                 refused = out.refused(outputs[key])
                 tally.compared += out.size
-                tally.one_value += int(out.one_value().sum())
-                tally.widest = max(tally.widest, float(out.width.max()) if out.width.size else 0.0)
+                tally.one_value += out.singles
+                tally.widest = max(tally.widest, out.widest)
                 if refused.any():
                     tally.stop(
                         "fail", _unsound(kernel, name, case, key, out, outputs, refused, choice)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     "geglu",
     name="transformers.NewGELUActivation",
     profile="each_product",
-    requires=("transformers",),
+    requires=("transformers.activations",),
 )
 def new_gelu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """The activation of T5 1.1's gated layer: seven torch operators, each stored in bf16."""

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-NEEDS = ("transformers",)
+NEEDS = tuple(
+    f"transformers.models.{name}.modeling_{name}"
+    for name in ("gemma", "gemma4", "llama", "qwen3", "qwen3_5")
+)
 
 
 def weighted(module: Any, weight: torch.Tensor) -> Any:
