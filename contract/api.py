@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from contract import formats
+from contract import formats, registry
 from contract.case import Case, Kernel, find, kernels_of, scalars_of, shape_from, take_rows
 from contract.declare import Operand
 from contract.engines.placement import TORCH_TYPES, to_bits
@@ -71,6 +71,9 @@ def assert_allowed(
             reproduces all observed bits, if a single one does.
         CaseError: operands that do not fit the contract, or nothing to compare.
     """
+    if rows is not None:
+        rows = _whole("rows", rows, "judge at least one row, as a whole number", 1)
+    seed = _whole("seed", seed, "give a whole number >= 0", 0)
     target, case = _case(kernel, profile, operands)
     outputs = _outputs(target, case, out)
     chosen: Array | None = None
@@ -97,6 +100,14 @@ def assert_allowed(
             f"\nprofile {target.profile.name} was assumed; {_other_profiles(target, case, outputs)}"
         )
     raise NotAllowed(message)
+
+
+def _whole(name: str, value: Any, repair: str, least: int) -> int:
+    """A whole number of an argument; True is none."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise CaseError(f"{name}={value!r}; {repair}")
+    return int(value)
 
 
 def _unknown(kernel: Kernel, given: Mapping[str, Any]) -> str:
@@ -151,6 +162,11 @@ def _view(out: OutputRange) -> Allowed:
 def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tuple[Kernel, Case]:
     """The kernel and case that a call describes."""
     load_suites()
+    if not isinstance(kernel, str):
+        raise CaseError(f"kernel={kernel!r}; give a contract's name, as `contract list` shows it")
+    if profile is not None:
+        # find takes an empty one as the first
+        registry.get(kernel).profile(profile)
     target = find(kernel, profile, _parameters(kernel, operands))
     given = dict(operands)
     for name in target.parameters:
@@ -185,15 +201,13 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
 def _number(kernel: Kernel, name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise CaseError(
             f"{kernel.id}: {name}={value!r} is a scalar; give the number that the kernel was called with"
         ) from None
 
 
 def _parameters(kernel: str, operands: Mapping[str, Any]) -> dict[str, str]:
-    from contract import registry
-
     return {
         name: str(operands[name]) for name in registry.get(kernel).parameters if name in operands
     }
@@ -212,7 +226,15 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
     if isinstance(value, np.ndarray):
         # not ascontiguousarray, which makes one dim of none
         return np.asarray(value, order="C").view(fmt.storage)
-    return to_bits(value, fmt)
+    try:
+        return to_bits(value, fmt)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        # sparse, nested, on the meta device, or no tensor at all
+        where = ", ".join(str(getattr(value, x)) for x in ("layout", "device") if hasattr(value, x))
+        raise CaseError(
+            f"{kernel.id}: {operand.name} is a {type(value).__name__} ({where or 'no tensor'}) whose values cannot be"
+            " read; give a dense tensor that holds them, as x.to_dense() or x.cpu()"
+        ) from error
 
 
 def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
@@ -246,8 +268,6 @@ def _sample(
     kernel: Kernel, case: Case, outputs: dict[str, Array], rows: int, seed: int
 ) -> tuple[Case, dict[str, Array], Array | None]:
     """Case and outputs of some rows, and which they are; all of them (None) where a sample cannot be judged alone."""
-    if rows < 1:
-        raise CaseError(f"{kernel.id}: rows={rows}; judge at least one row")
     total = case.rows(kernel)
     if kernel.shares or rows >= total or not kernel.contract.row_dims:
         return case, outputs, None

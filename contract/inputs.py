@@ -70,7 +70,9 @@ def _typical_bits(kernel: Kernel, operand: Operand, shape: Mapping[str, int], se
         bits.setflags(write=False)
         if sum(x.nbytes for _, x in _typical.values()) + bits.nbytes > KEPT_BYTES:
             _typical.clear()
-        held = _typical[key] = (operand, bits)
+        if bits.nbytes <= KEPT_BYTES:
+            _typical[key] = (operand, bits)
+        return bits
     return held[1]
 
 

@@ -31,7 +31,7 @@ from contract.results import CheckResult
 from contract.worker import Worker, warm_up
 
 # Workers that a judge keeps: a contract's implementations, its planted and the automatic controls.
-WORKERS = 4
+WORKERS = 6
 FAULTS = ("crash", "timeout", "out_of_memory")
 
 
@@ -79,7 +79,7 @@ class Judge:
     def _worker_for(
         self, kernel: Kernel, check: Mapping[str, Any], requires: tuple[str, ...]
     ) -> Worker:
-        """The worker of an implementation, of the planted controls of a contract, or of the automatic ones.
+        """The worker of an implementation, of a contract's planted controls of one colour, or of the automatic ones.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
         spoil another. An implementation of several kernels (parameters, profiles) is one target. Automatic controls are
@@ -88,9 +88,9 @@ class Judge:
         imports = shared_imports(requires) if requires else ()
         key: tuple[Any, ...] = ("auto",)
         if check["target"] == "implementation":
-            key = (kernel.contract.name, check["name"], imports)
+            key = (kernel.contract.name, check["module"], check["name"], imports)
         elif check["target"] == "control":
-            key = (kernel.contract.name, "", imports)
+            key = (kernel.contract.name, "", check["colour"], imports)
         worker = self.workers.pop(key, None)
         if worker is None:
             while len(self.workers) >= WORKERS:

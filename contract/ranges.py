@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -118,23 +119,35 @@ def option_sets(kernel: Kernel) -> list[dict[str, Any]]:
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
 
 
+def _steps(kernel: Kernel, shape: Mapping[str, int]) -> dict[str, int]:
+    """How many rows and columns a piece has: no operand of it has more than CHUNK elements, where cuts can see to that.
+
+    The largest operand is halved first, along the rows where it has them: so a matrix product, whose matrices share
+    neither rows nor columns, is cut into tiles.
+    """
+    contract = kernel.contract
+    if not contract.row_dims or kernel.shares:
+        return {}
+    steps = {dim: shape[dim] for dim in (contract.row_dims[0], contract.column_dim) if dim}
+    operands = (*kernel.inputs(), *kernel.outputs())
+    while True:
+        found = []
+        for operand in operands:
+            size = math.prod(steps.get(d, shape[d]) for d in operand.dims)
+            cuts = [d for d in steps if d in operand.dims and steps[d] > 1]
+            if size > CHUNK and cuts:
+                found.append((size, cuts[0]))
+        if not found:
+            return steps
+        dim = max(found)[1]
+        steps[dim] = -(-steps[dim] // 2)
+
+
 def chunks(kernel: Kernel, case: Case) -> Iterator[tuple[dict[str, slice], Case]]:
     """Pieces of a case along the first row dim and the column dim: (dim -> slice, the operands of the piece)."""
-    contract = kernel.contract
-    largest = max((np.asarray(x).size for x in case.operands.values()), default=1)
-    cuts: list[tuple[str, int, int]] = []
-    rows_dim = contract.row_dims[0] if contract.row_dims else None
-    if rows_dim is not None and not kernel.shares:
-        rows = case.shape[rows_dim]
-        per_row = max(1, largest // max(1, rows))
-        step = max(1, CHUNK // per_row)
-        cuts.append((rows_dim, rows, step))
-        if contract.column_dim and per_row > CHUNK:
-            columns = case.shape[contract.column_dim]
-            cuts.append((contract.column_dim, columns, max(1, CHUNK * columns // per_row)))
     grids = [
-        [(dim, slice(a, min(a + step, size))) for a in range(0, size, step)]
-        for dim, size, step in cuts
+        [(dim, slice(a, min(a + step, case.shape[dim]))) for a in range(0, case.shape[dim], step)]
+        for dim, step in _steps(kernel, case.shape).items()
     ]
     for place in itertools.product(*grids):
         where = dict(place)

@@ -124,7 +124,6 @@ def closure_of(modules: tuple[str, ...]) -> tuple[Mapping[str, str], tuple[str, 
     return reached, tuple(sorted(outside - _KNOWN))
 
 
-@cache
 def _declared_in(name: str) -> tuple[str, ...]:
     """The module that registered a contract (its kernel file), as far as the registry knows."""
     return (registry.origin(name),)

@@ -25,6 +25,7 @@ from typing import Any
 
 from contract.case import Kernel
 from contract.errors import StoreError
+from contract.suites import is_test_file
 
 RESOURCES = ("bytes_read", "bytes_written", "workspace_bytes", "threads")
 _ENTRY = {
@@ -97,7 +98,8 @@ def wholly_loaded(folder: Path) -> bool:
         for space in spaces.values()
         if isinstance(file := space.get("__file__"), str)
     }
-    return all(path.resolve() in loaded for path in folder.parent.glob("*.py"))
+    files = (path for path in folder.parent.glob("*.py") if not is_test_file(path))
+    return all(path.resolve() in loaded for path in files)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from contract import orders
 from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch
 from contract.errors import DeclarationError
 
@@ -241,6 +242,7 @@ def check() -> None:
         _check_order(f"implementation {item.name}", item.kernel, item.order)
         _check_target(f"implementation {item.name}", item.kernel, item.profile, item.parameters)
     for control in controls():
+        _check_order(f"control {control.name}", control.kernel, control.order)
         _check_target(
             f"control {control.name}", control.kernel, control.profile, control.parameters
         )
@@ -274,8 +276,10 @@ def _check_order(what: str, kernel: str, order: Mapping[str, Any]) -> None:
             raise DeclarationError(
                 f"{what}: order of {name!r}; freedoms of {kernel} are {', '.join(freedoms) or 'none'}"
             )
-        if isinstance(depth, (bool, str, float)) or (isinstance(depth, int) and depth < 1):
-            raise DeclarationError(f"{what}: order {name}={depth!r}; give a depth >= 1")
+        if not (depth >= 1 if type(depth) is int else type(depth).__module__ == orders.__name__):
+            raise DeclarationError(
+                f"{what}: order {name}={depth!r}; give a depth >= 1 (an int), or an order of contract.orders"
+            )
 
 
 def _check_target(

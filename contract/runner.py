@@ -72,12 +72,14 @@ def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report
         f"unreadable store entry counts as absent: {name}" for name in store.unreadable
     ]
     report.notes += run_.notes
+    unsure = run_.unsure()
     report.problems += [
         f"{path} was edited during the run: run again" for path in sorted(run_.edited)
     ]
     report.problems += _required_problems(report.checks, options.required)
     with contextlib.suppress(ContractError):
-        verify.note_verified(store, pairs.values(), report.checks)
+        sure = [result for result in report.checks if not (result.good and result.id in unsure)]
+        verify.note_verified(store, pairs.values(), sure)
     report.seconds = time.monotonic() - start
     return report
 
@@ -226,6 +228,13 @@ class _Run:
             self.looked[path] = now, edited
         return edited
 
+    def unsure(self) -> set[str]:
+        """Ids of results whose sources were edited before the run ended; every file is looked at once more."""
+        self.edited |= {path for path, stamp in self.stamps.items() if _stamp(path) != stamp}
+        if not self.edited:
+            return set()
+        return {id for id in self.results if self.edited & set(receipts.files_of(self.by_id[id]))}
+
     def stop(self) -> None:
         for process in self.processes:
             process.kill()
@@ -251,6 +260,11 @@ def _is_result_of(result: CheckResult, check: Check) -> bool:
         check.id, check.kernel, check.profile, check.implementation, check.control)  # fmt: skip
     counted = type(result.outputs_compared) is int and result.outputs_compared >= 0
     if not same or not counted or not isinstance(result.detail, str):
+        return False
+    outcomes = {"red": ("red_as_planted",), "green": ("green_as_planted",)}
+    if result.outcome not in outcomes.get(check.colour, ("pass", "not_applicable")):
+        return False
+    if check.kind != "control" and result.gate != check.gate:
         return False
     # a planted crash, or a wrong dtype, is red before an output can be compared
     return bool(result.outputs_compared) or result.outcome in ("not_applicable", "red_as_planted")

@@ -9,6 +9,7 @@ the parent registered.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -23,7 +24,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from contract import registry
 from contract.config import Config
@@ -212,12 +213,16 @@ def _load_path(loaded: Loaded, path: Path) -> Registered:
     return registered
 
 
+def is_test_file(path: Path) -> bool:
+    """Whether it is one of pytest's own files: they need pytest's fixtures and assertions, and are no suites."""
+    return path.name == "conftest.py" or path.name.startswith("test_")
+
+
 def _python_files(folder: Path) -> Iterator[Path]:
     for file in folder.rglob("*.py"):
         inner = file.relative_to(folder).parts
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inner)
-        # pytest's own files need pytest's fixtures and assertions; they are no suites.
-        if not hidden and file.name != "conftest.py" and not file.name.startswith("test_"):
+        if not hidden and not is_test_file(file):
             yield file.resolve()
 
 
@@ -266,7 +271,8 @@ def _import(
     """Import one suite and note what it registered; None for a client whose package is missing."""
     before = _everything()
     try:
-        module = run()
+        with _exit_refused():
+            module = run()
     except KeyboardInterrupt:
         raise
     # Also SystemExit: a suite that ends the process must not end as a usage message of ours.
@@ -281,6 +287,24 @@ def _import(
     elif str(path) not in loaded.files:
         loaded.files.append(str(path))
     return module
+
+
+@contextlib.contextmanager
+def _exit_refused() -> Iterator[None]:
+    """While a suite is imported, `os._exit` is an exception: a run that it ended with 0 would read as green."""
+    leave, owner = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        # a child that the suite forks ends as it means to
+        if os.getpid() != owner:
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _everything(module: str | None = None) -> Registered:

@@ -179,11 +179,11 @@ def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
                          suites=suites.load(config).payload())  # fmt: skip
     report = runner.run(wanted, options, lambda result: None)
     red = [result for result in report.checks if not result.good or result.outcome == "not_run"]
-    if red or report.interrupted:
+    if red or report.interrupted or report.problems:
         first = red[0] if red else None
         said = (
             f"{first.id} is {first.outcome}: {first.detail.splitlines()[0] if first.detail else ''}"
             if first
-            else "interrupted"
+            else "; ".join(report.problems) or "interrupted"
         )
         raise NotVerified(f"{kernel.id}/{item.name}: {said}; run `{command}`")

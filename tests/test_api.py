@@ -109,10 +109,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"y": torch.zeros(6, 7).bfloat16()}, "y has d = 7, x has 8; they must agree"),
     ({"x": torch.zeros(8).bfloat16()}, "it needs 2 dims ('rows', 'd')"),
     ({"rows": 0}, "rows=0; judge at least one row"),
+    ({"rows": -1}, "rows=-1; judge at least one row"),
+    ({"rows": "2"}, "rows='2'; judge at least one row"),
+    ({"rows": True}, "rows=True; judge at least one row"),
+    ({"rows": 2.0}, "rows=2.0; judge at least one row, as a whole number"),
+    ({"seed": -1}, "seed=-1; give a whole number >= 0"),
+    ({"seed": "x", "rows": 2}, "seed='x'; give a whole number >= 0"),
+    ({"seed": 0.5}, "seed=0.5; give a whole number >= 0"),
+    ({"scale": 10**400}, " is a scalar; give the number"),
+    ({"scale": torch.ones((), device="meta")}, "scale=tensor(..., device='meta', size=()) is a"),
+    ({"scale": torch.ones(2)}, "scale=tensor([1., 1.]) is a scalar; give the number"),
     ({"out": (torch.zeros(6, 8).bfloat16(),) * 2}, "2 outputs given; the contract's are out"),
     ({"out": {"result": torch.zeros(6, 8).bfloat16()}}, "outputs are out; got result"),
     ({"out": torch.zeros(6, 8)}, "out has dtype float32"),
     ({"out": None}, "out has dtype NoneType"),
+    ({"out": [[1.0] * 8] * 6}, "6 outputs given; the contract's are out"),
+    ({"out": [[1.0]]}, "out has dtype list, profile two_step needs bfloat16"),
+    ({"out": np.zeros((6, 8), object)}, "out has dtype object, profile two_step needs bfloat16"),
+    ({"x": np.zeros((6, 8), object)}, "x has dtype object, profile two_step needs bfloat16"),
 ]
 
 
@@ -123,6 +137,54 @@ def test_operands_that_do_not_fit_are_refused(change: dict[str, Any], said: str)
     with pytest.raises(CaseError) as caught:
         contract.assert_allowed("scaled", given.pop("out"), **given)
     assert said in str(caught.value)
+
+
+class Strange:
+    dtype = "bfloat16"
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda x: x.to("meta"), "a Tensor (torch.strided, meta)"),
+        (lambda x: x.to_sparse(), "a Tensor (torch.sparse_coo, cpu)"),
+        (lambda x: Strange(), "a Strange (no tensor)"),
+    ],
+)
+def test_a_tensor_without_values_to_read_is_refused(name: str, make: Any, kind: str) -> None:
+    given = {**operands(), "out": right(**operands())}
+    given[name] = make(given[name])
+    with pytest.raises(CaseError) as caught:
+        contract.assert_allowed("scaled", given.pop("out"), scale=1.25, **given)
+    assert str(caught.value) == (
+        f"scaled/two_step: {name} is {kind} whose values cannot be read; give a dense tensor that"
+        " holds them, as x.to_dense() or x.cpu()"
+    )
+
+
+def test_a_list_of_one_tensor_is_that_output_and_a_whole_number_of_numpy_is_one() -> None:
+    given: dict[str, Any] = {**operands(), "rows": np.int64(2), "seed": np.int32(1)}
+    out = right(given["x"], given["y"])
+    assert contract.assert_allowed("scaled", [out], scale=1.25, **given).compared == 16
+
+
+@pytest.mark.parametrize("kernel", [None, 3, ["scaled"], right])
+def test_a_kernel_that_is_no_name_is_refused(kernel: Any) -> None:
+    given = operands()
+    with pytest.raises(CaseError, match=r"kernel=.*; give a contract's name, as `contract list`"):
+        contract.assert_allowed(kernel, right(**given), scale=1.25, **given)
+    with pytest.raises(CaseError, match=r"kernel=.*; give a contract's name"):
+        contract.allowed(kernel, scale=1.25, **given)
+
+
+def test_a_result_with_the_neg_bit_is_judged_by_its_values() -> None:
+    given = operands()
+    out = torch._neg_view(-right(**given))
+    assert out.is_neg()
+    contract.assert_allowed("scaled", out, scale=1.25, **given)
+    with pytest.raises(NotAllowed):
+        contract.assert_allowed("scaled", -right(**given), scale=1.25, **given)
 
 
 def test_an_output_of_another_shape_is_not_allowed() -> None:
@@ -142,6 +204,8 @@ def test_names_that_do_not_exist_are_refused() -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("scalde", {}, "did you mean scaled"),
         ("scaled", {"profile": "once"}, "profiles are two_step"),
+        ("scaled", {"profile": ""}, "no profile ''; profiles are two_step"),
+        ("scaled", {"profile": 3}, "no profile 3; profiles are two_step"),
         ("scaled", {"sign": "times"}, "values are"),
     ]
     for kernel, more, said in cases:

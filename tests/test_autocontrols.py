@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import autocontrols, registry, suites
-from contract.case import find
+import numpy as np
+import pytest
+
+from contract import autocontrols, formats, registry, suites
+from contract.case import Case, Kernel, find, make_case
 from contract.config import read_config
 from contract.declare import Contract, Profile, Scalar, output, tensor
 from contract.inputs import typical_case
-from contract.ranges import case_range
+from contract.kernels.add_rms_tail import add_rms_tail
+from contract.kernels.quantize_int8 import quantize_int8
+from contract.kernels.rms_norm import rms_norm
+from contract.ranges import OutputRange, case_range, codes_of_bits
 
 Run = Callable[..., tuple[int, str, str]]
 NULLS = {"red.null-zeros", "red.null-mean", "red.null-copy", "red.null-previous-row",
@@ -85,13 +93,95 @@ def test_green_executions_stay_in_the_range_and_red_ones_leave_it(project: Path)
         assert (refused > 0) == (auto.colour == "red"), auto.name
 
 
-def test_one_ulp_beyond_moves_one_element_by_one_ulp(project: Path) -> None:
+def beyond(kernel: Kernel, case: Case) -> tuple[str, tuple[int, ...]]:
+    """Output and place of the one element that null-one-ulp-beyond moves, one step out of its range."""
+    out = autocontrols.runner(kernel, "red.null-one-ulp-beyond", 0)(case, {})
+    right, allowed = autocontrols.nominal(kernel, case), case_range(kernel, case)
+    (moved,) = [
+        (name, tuple(int(i) for i in place))
+        for name, bits in out.items()
+        for place in np.argwhere(bits != right[name])
+    ]
+    name, place = moved
+    of = allowed[name]
+    code = int(codes_of_bits(out[name], of.fmt)[place])
+    assert code in (int(of.hi[place]) + 1, int(of.lo[place]) - 1)
+    assert [int(allowed[o].refused(out[o]).sum()) for o in out] == [int(o == name) for o in out]
+    return moved
+
+
+MOVED = [
+    Kernel(rms_norm, {"gain": "w"}, rms_norm.profile("two_step")),
+    Kernel(rms_norm, {"gain": "w"}, rms_norm.profile("float32")),
+    Kernel(add_rms_tail, {"branch_norm": "yes", "scale": "no"}, add_rms_tail.profile("each")),
+    Kernel(quantize_int8, {"granularity": "tensor"}, quantize_int8.profile("divide")),
+    Kernel(quantize_int8, {"granularity": "channel"}, quantize_int8.profile("divide")),
+]
+
+
+@pytest.mark.parametrize("kernel", MOVED, ids=lambda kernel: kernel.id)
+def test_one_ulp_beyond_moves_one_element_by_one_ulp(kernel: Kernel) -> None:
+    _, place = beyond(kernel, typical_case(kernel, {"rows": 4, "d": 8}, 0))
+    assert place[0] == 0
+
+
+@pytest.mark.parametrize(("got", "moved"), [(10, 9), (11, 9), (19, 21), (20, 21)])
+def test_one_ulp_beyond_leaves_by_the_nearer_end(got: int, moved: int) -> None:
+    codes = np.array([[10], [20], [got], [moved]], np.int64)
+    lo, hi = codes[:1].astype(np.int32), codes[1:2].astype(np.int32)
+    bits = formats.from_ordered(codes, "fp32")
+    allowed = OutputRange(formats.get("fp32"), lo, hi, None)
+    assert autocontrols._moved(allowed, bits[2:3]) == ((0, 0), bits[3, 0])
+
+
+def test_one_ulp_beyond_moves_another_row_where_none_of_the_first_can(project: Path) -> None:
     make()
     kernel = find("rich")
-    case = typical_case(kernel, {"rows": 4, "d": 8}, 0)
-    allowed = case_range(kernel, case)["out"]
-    runner = autocontrols.runner(kernel, "red.null-one-ulp-beyond", 0)
-    assert int(allowed.refused(runner(case, {})["out"]).sum()) == 1
+    x = np.array([[np.nan] * 4, [np.nan] * 4, [np.nan, 1.0, 2.0, 3.0], [0.5, 1.0, 2.0, 3.0]])
+    # rows of NaN only: nothing is beyond them
+    assert beyond(kernel, make_case(kernel, {"rows": 4, "d": 4}, {"x": x})) == ("out", (3, 0))
+    nowhere = make_case(kernel, {"rows": 2, "d": 4}, {"x": x[:2]})
+    out = autocontrols.runner(kernel, "red.null-one-ulp-beyond", 0)(nowhere, {})["out"]
+    np.testing.assert_array_equal(out, autocontrols.nominal(kernel, nowhere)["out"])
+
+
+def test_one_ulp_beyond_never_ends_on_an_infinity_or_nan(project: Path) -> None:
+    contract = make(
+        name="huge", reference=lambda r, x: r.round("out", r.round("inner", x)), scalars=(),
+        parameters={}, options={}, profile={"options": {}}, freedoms={},
+    )  # fmt: skip
+    kernel = Kernel(contract, {}, contract.profiles[0])
+    top = formats.get("bf16").max
+    x = np.array([[top, -top, np.inf], [top, np.inf, 1.0]])
+    assert beyond(kernel, make_case(kernel, {"rows": 2, "d": 3}, {"x": x})) == ("out", (1, 2))
+
+
+def test_null_kernels_of_different_cases_do_not_share_their_start(project: Path) -> None:
+    make()
+    kernel, other = find("rich"), find("rich", None, {"gain": "two"})
+    case = typical_case(kernel, {"rows": 3, "d": 4}, 0)
+    bits = case.operands["x"].copy()
+    bits[2, 3] ^= 0x8000
+    cases = [
+        (kernel, case),
+        (kernel, replace(case, operands={"x": bits}, values={})),
+        (kernel, replace(case, scalars={"eps": 0.25})),
+        (other, case),
+        (kernel, replace(case, shape={"rows": 4, "d": 3},
+                         operands={"x": case.operands["x"].reshape(4, 3)}, values={})),
+    ]  # fmt: skip
+    right = [autocontrols.nominal(k, c)["out"] for k, c in cases]
+    assert len({out.tobytes() for out in right}) == len(cases)
+    # each after each other one: what is kept is that of the last case
+    for turn in itertools.chain(*itertools.permutations(range(len(cases)), 2)):
+        k, c = cases[turn]
+        # each is asked twice: made, and kept
+        for _ in range(2):
+            rolled = autocontrols.runner(k, "red.null-previous-row", 0)(c, {})["out"]
+            np.testing.assert_array_equal(rolled, np.roll(right[turn], 1, 0))
+            # what this one moves stays its own
+            autocontrols.runner(k, "red.null-one-ulp-beyond", 0)(c, {})
+            np.testing.assert_array_equal(autocontrols._right(k, c)["out"], right[turn])
 
 
 PLANTED = """

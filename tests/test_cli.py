@@ -324,6 +324,34 @@ def test_a_file_of_ones_own_is_loaded_and_selected(
     assert runner.ran == ["double/once/reference", "double/once/mine/shapes"]
 
 
+@pytest.mark.parametrize("outcome", ["pass", "not_run"])
+def test_an_implementation_of_a_named_file_must_run(
+    capsys: Captured,
+    tmp_path: Path,
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from contract import registry\n\n"
+        "@registry.implementation('double', name='mine', requires=['absent'])\n"
+        "def f(x): return x\n"
+    )
+    mine = Check("double/once/mine/shapes", "shapes", implementation="mine")
+    monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, mine])
+    runner.outcomes = {mine.id: outcome}
+    assert main(["run", "mine.py"]) == int(outcome == "not_run")
+    assert ("NOT RUN (required) double/once/mine/shapes" in capsys.readouterr().out) == (
+        outcome == "not_run"
+    )
+    assert runner.options.required == ("mine",)
+    # by its id the file is named as well
+    assert main(["run", "mine.py", mine.id]) == int(outcome == "not_run")
+    # one that no file of the command line registers may be left out
+    runner.outcomes = {"double/once/plain/shapes": "not_run"}
+    assert main(["run", "mine.py", "double"]) == 0
+
+
 def test_reports_are_written(capsys: Captured, tmp_path: Path, runner: Runner) -> None:
     assert main(["run", "--json", "r.json", "--junit-xml", "r.xml", "--seed", "5", "-q"]) == 0
     report = json.loads((tmp_path / "r.json").read_text())

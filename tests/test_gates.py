@@ -7,18 +7,24 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
-from contract import registry, suites
+from contract import gates, registry, suites
 from contract.case import find
 from contract.checks import collect_checks
 from contract.config import read_config
+from contract.engines import host
 from contract.errors import StoreError
+from contract.judge import Bench, Subject, Tally
 from contract.judge_process import Judge
 from contract.recordbook import RESOURCES, architecture, judge_entry, read, torch_version, unused
+from contract.worker import Worker
 
 FAULTY = Path(__file__).parent / "suite" / "gate_faults.py"
 Judged = Callable[..., tuple[dict[str, Any], dict[str, Any] | None]]
@@ -116,6 +122,103 @@ def test_an_unlisted_difference_is_measured_and_not_red(judged: Judged) -> None:
     result, _ = judged("affine/two_step/batch_unlisted/invariance", "default")
     assert result["outcome"] == "pass"
     assert any(re.match(r"one-row: .* % of bits move", note) for note in result["notes"])
+
+
+# Which launches an effort runs
+
+LAUNCHES = ["plain", "strided", "offset", "one-row", "three-rows", "two-threads"]
+
+
+class Here:
+    """Stands for a worker: calls in this process, and notes shape and launch."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, str]] = []
+
+    def call(self, function: str, payload: dict[str, Any], arrays: dict[str, Any]) -> Any:
+        self.calls.append((payload["shape"]["rows"], payload["launch"]["name"]))
+        report, outputs = host.run(payload, arrays)
+        return SimpleNamespace(outcome="ok", detail="", payload=report, arrays=outputs)
+
+
+@pytest.fixture
+def judged_here(judged: Judged) -> Iterator[Callable[..., tuple[Tally, Here]]]:
+    """One gate of an implementation of affine, which gets more shapes, and the calls that were made."""
+    threads = torch.get_num_threads()
+
+    def run(name: str, gate: str, effort: str) -> tuple[Tally, Here]:
+        kernel, worker = find("affine"), Here()
+        more = ({"rows": 5, "d": 7}, {"rows": 2, "d": 3}, {"rows": 3, "d": 5})
+        kernel = replace(kernel, contract=replace(kernel.contract, awkward=more))
+        item = next(i for i in registry.implementations("affine") if i.name == name)
+        subject = Subject(
+            kernel,
+            {"kind": "implementation", "name": name, "profile": "two_step"},
+            cast(Worker, worker),
+            launches=kernel.contract.launches,
+            invariant=item.invariant,
+        )
+        return gates.run(gate, Bench(kernel, effort, 0), subject), worker
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+JudgedHere = Callable[..., tuple[Tally, Here]]
+
+
+@pytest.mark.parametrize(
+    ("effort", "every", "plain"), [("quick", [5], [4]), ("default", [2, 3, 5], [4])]
+)
+def test_the_first_shapes_see_every_launch_and_the_others_one(
+    judged_here: JudgedHere, effort: str, every: list[int], plain: list[int]
+) -> None:
+    tally, worker = judged_here("right", "shapes", effort)
+    assert tally.outcome == "pass"
+    want = [(rows, launch) for rows in every for launch in LAUNCHES]
+    assert list(dict.fromkeys(worker.calls)) == [*want, *((rows, "plain") for rows in plain)]
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"), [("batch_listed", ["one-row"]), ("layout_listed", ["strided"])]
+)
+def test_quick_still_refuses_what_a_listed_launch_moves(
+    judged_here: JudgedHere, name: str, listed: list[str]
+) -> None:
+    tally, worker = judged_here(name, "invariance", "quick")
+    assert tally.outcome == "fail"
+    assert f"launch {listed[0]} moves" in tally.detail
+    assert list(dict.fromkeys(launch for _, launch in worker.calls)) == ["plain", *listed]
+
+
+@pytest.mark.parametrize("effort", ["quick", "default"])
+def test_unlisted_launches_are_measured_by_default_and_left_out_by_quick(
+    judged_here: JudgedHere, effort: str
+) -> None:
+    tally, worker = judged_here("batch_unlisted", "invariance", effort)
+    assert tally.outcome == "pass"
+    measured = [note for note in tally.notes if note.startswith("one-row: ")]
+    seen = list(dict.fromkeys(launch for _, launch in worker.calls))
+    assert (seen, len(measured)) == ((["plain"], 0) if effort == "quick" else (LAUNCHES, 1))
+
+
+def test_a_static_output_buffer_is_red(
+    judged_here: JudgedHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
+    buffers: dict[Any, torch.Tensor] = {}
+
+    @registry.implementation("affine")
+    def static(x: torch.Tensor, w: torch.Tensor, scale: float) -> torch.Tensor:
+        out = buffers.setdefault(
+            x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
+        )
+        return out.copy_(x * scale + w)
+
+    assert judged_here("static", "shapes", "quick")[0].outcome == "pass"
+    tally, _ = judged_here("static", "invariance", "quick")
+    assert tally.outcome == "fail"
+    assert tally.detail.startswith("a second call writes over the result of the first (typical ")
 
 
 def test_a_failing_row_is_shrunk_and_shown_in_full(judged: Judged) -> None:

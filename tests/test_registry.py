@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from contract import registry
@@ -104,10 +107,20 @@ def test_two_that_would_answer_to_one_id_are_refused() -> None:
         registry.check()
 
 
-def test_an_order_that_the_contract_does_not_have_is_refused() -> None:
+@pytest.mark.parametrize("add", [registry.implementation, registry.green])
+def test_an_order_that_the_contract_does_not_have_is_refused(add: Callable[..., Any]) -> None:
     registry.register(make())
-    registry.implementation("double", name="mine", order={"totl": 3})(kernel)
+    add("double", name="mine", profile="once", order={"totl": 3})(kernel)
     with pytest.raises(DeclarationError, match=r"order of 'totl'; freedoms of double are"):
+        registry.check()
+
+
+@pytest.mark.parametrize("depth", [None, 0, -3, True, 3.0, "3", [3], np.int64(3)])
+@pytest.mark.parametrize("add", [registry.implementation, registry.green])
+def test_a_depth_that_is_none_is_refused(add: Callable[..., Any], depth: Any) -> None:
+    registry.register(replace(make(), freedoms={"total": "any order"}))
+    add("double", name="mine", profile="once", order={"total": depth})(kernel)
+    with pytest.raises(DeclarationError, match=r"order total=.*; give a depth >= 1"):
         registry.check()
 
 

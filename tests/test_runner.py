@@ -25,6 +25,7 @@ from contract.store import MAX_ROWS
 Run = Callable[..., tuple[int, str, str]]
 TORCH = "scaled/two_step/torch"
 SUITE = Path(__file__).parent / "suite"
+FAULTS = Path(__file__).parent / "faults"
 
 
 def report(path: str = "r.json") -> dict[str, Any]:
@@ -57,7 +58,9 @@ def test_an_unchanged_rerun_takes_all_from_the_store_and_a_change_judges_again(
     assert comparable("first.json") == comparable("again.json")
 
     # the note names what was met, and the check is judged again
-    entry = min((project / ".contract" / "checks").glob("*/*.json"))
+    entries = (project / ".contract" / "checks").glob("*/*.json")
+    # what did not run is not taken anyway
+    entry = min(path for path in entries if '"not_run"' not in path.read_text())
     entry.write_text("{")
     code, out, _ = contract_run(TORCH)
     assert code == 0
@@ -314,6 +317,30 @@ def test_every_fault_of_a_process_is_a_named_red_and_the_run_completes(
         assert f"{outcome.upper().replace('_', ' ')} {found[name]['id']}\n" in out
     assert (code, err, "Traceback" in out) == (1, "", False)
     assert out.splitlines()[-1] == f"1 passed, {len(REDS)} failed, 0 skipped"
+
+
+def test_a_kernel_that_kills_the_fork_server_of_all_judges_ends_no_check(
+    project: Path, contract_run: Run
+) -> None:
+    shutil.copy(FAULTS / "kills_the_server.py", project / "contracts")
+    code, out, err = contract_run(
+        "-k", "(kills_the_server or torch) and (shapes or exact)", "--json", "r.json"
+    )
+    server, above = map(int, (project / "contracts" / "killed").read_text().split())
+    # it was the run's own server, and no judge's
+    assert above == os.getpid()
+    assert not Path(f"/proc/{server}").exists()
+    assert (code, err, "Traceback" in out) == (1, "", False)
+    found = {check["id"]: check for check in report()["checks"]}
+    assert len(found) == 8
+    for name, check in found.items():
+        if "kills_the_server" in name:
+            assert (check["outcome"], "outputs are not allowed" in check["detail"]) == (
+                "fail",
+                True,
+            )
+        else:
+            assert check["outcome"] == "pass", check
 
 
 # A run that is killed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -184,6 +185,7 @@ def test_another_process_loads_the_same_from_json(tmp_path: Path) -> None:
         ("def f(:\n", "bad.py:1: SyntaxError: invalid syntax"),
         ("\n\nraise ValueError('two\\nlines')\n", "bad.py:3: ValueError: two lines"),
         ("import sys\nsys.exit(0)\n", "bad.py:2: SystemExit: 0"),
+        ("import os\nos._exit(0)\n", "bad.py:2: SystemExit: os._exit(0)"),
         # Not the line of the framework that refuses, but the one that declares.
         (BAD_NAME, "bad.py:3: DeclarationError: control name 'a b': use letters"),
         ("import json\njson.loads('{')\n", "bad.py:2: JSONDecodeError: "),
@@ -198,6 +200,15 @@ def test_a_suite_that_cannot_be_imported_is_one_line(
     assert str(caught.value).startswith(f"suite {expected}")
     assert "\n" not in str(caught.value)
     assert suites.module_name(tmp_path / "bad.py") not in sys.modules
+
+
+def test_a_child_that_a_suite_forks_ends_as_it_means_to(tmp_path: Path) -> None:
+    forks = "import os\npid = os.fork()\nif not pid:\n    os._exit(7)\nASKED = os.waitpid(pid, 0)[1] >> 8\n"
+    write(tmp_path / "forks.py", CONTRACT + forks)
+    leave = os._exit
+    suites.load(config(tmp_path, "forks.py"))
+    assert sys.modules[suites.module_name(tmp_path / "forks.py")].ASKED == 7
+    assert os._exit is leave
 
 
 def test_a_broken_module_names_its_file(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from contract.shared_arrays import (
     read_specs,
 )
 from contract.worker import Reply, Worker
+from contract.worker_child import MESSAGE_BYTES
 
 FAULTS = str(Path(__file__).parent / "faults")
 ROOT = str(Path(__file__).parent.parent)
@@ -532,6 +533,122 @@ def test_a_server_that_cannot_start_says_why(
     with Worker(sys_path=[FAULTS]) as worker, pytest.raises(ContractError) as caught:
         worker.call("faulty:echo", {}, {})
     assert str(caught.value).startswith("the fork server of the workers does not start: ")
+
+
+# Libraries that are imported once, and the server that judges share
+
+IMPORTED = """
+import os
+from pathlib import Path
+PID = os.getpid()
+def pids(payload, arrays):
+    return {"imported": PID, "own": os.getpid()}, {}
+"""
+
+
+@pytest.fixture
+def library(no_torch: str) -> Path:
+    """A module `library` that the server of the test finds; it knows in which process it was imported."""
+    path = Path(no_torch) / "library.py"
+    path.write_text(IMPORTED)
+    return path
+
+
+def worker_with(*modules: str) -> Worker:
+    worker = Worker(timeout=PATIENT, sys_path=[FAULTS])
+    worker.imports = modules
+    return worker
+
+
+def test_a_library_is_imported_once_for_several_workers(library: Path) -> None:
+    with worker_with("library") as worker, worker_with("library") as other:
+        found = [worker.call("library:pids", {}, {}).payload]
+        worker.close()
+        found += [one.call("library:pids", {}, {}).payload for one in (worker, other)]
+        # whoever asks for it without naming it imports it itself
+        alone = worker_with().call("library:pids", {}, {}).payload
+    assert len({one["imported"] for one in found}) == 1
+    assert len({one["own"] for one in found} | {found[0]["imported"]}) == 4
+    assert alone["imported"] == alone["own"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "raise OSError('no device')",
+        "mark = Path(__file__).with_name('ended'); mark.exists() or (mark.touch(), os._exit(3))",
+    ],
+    ids=["starts a thread", "raises", "ends its process"],
+)
+def test_a_library_that_no_template_can_import_is_left_to_the_worker(
+    library: Path, more: str
+) -> None:
+    library.write_text(IMPORTED + more)
+    with worker_with("library") as worker:
+        for _ in range(2):
+            assert worker.call("faulty:echo", {"n": 1}, {}).payload == {"n": 1}
+            reply = worker.call("library:pids", {}, {})
+            if "raise" in more:
+                assert reply.detail == "OSError: no device (library.py:7)"
+            else:
+                assert reply.payload["imported"] == reply.payload["own"]
+            worker.close()
+
+
+def test_more_libraries_than_a_message_holds_are_left_to_the_worker(library: Path) -> None:
+    with worker_with("library", "x" * MESSAGE_BYTES) as worker:
+        reply = worker.call("library:pids", {}, {})
+        assert reply.payload["imported"] == reply.payload["own"]
+        server = worker_server._server
+        worker.close()
+        assert worker.call("library:pids", {}, {}).outcome == "ok"
+        assert worker_server._server is server
+
+
+@pytest.fixture
+def shared(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[worker_server.Shared]:
+    """A server of the parent's, adopted."""
+    with contextlib.closing(worker_server.Shared(os.environ)) as one:
+        monkeypatch.setenv(worker_server.SHARED, str(os.dup(one.descriptor)))
+        worker_server.adopt()
+        assert worker_server.SHARED not in os.environ
+        yield one
+
+
+def test_libraries_are_prepared_before_a_worker_needs_them(
+    library: Path, shared: worker_server.Shared
+) -> None:
+    mark = library.with_name("imported")
+    library.write_text(IMPORTED + "Path(__file__).with_name('imported').write_text(str(PID))")
+    shared.prepare(["library"])
+    until = time.monotonic() + PATIENT
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    with worker_with("library") as worker:
+        assert worker.call("library:pids", {}, {}).payload["imported"] == int(mark.read_text())
+
+
+def test_an_adopted_server_is_used_and_replaced_when_it_is_killed(
+    shared: worker_server.Shared,
+) -> None:
+    server = shared._server.process
+    with worker_with() as worker, worker_with() as other:
+        for one in (worker, other):
+            above = one.call("faulty:ancestors", {}, {}).payload["ancestors"]
+            assert above[1:3] == [server.pid, os.getpid()]
+        assert isinstance(worker_server._server, worker_server._Adopted)
+        server.kill()
+        server.wait()
+        # Nobody is told of it here, and the workers that it forked go on.
+        shared.prepare(["library"])
+        assert other.call("faulty:echo", {"n": 1}, {}).payload == {"n": 1}
+        worker.close()
+        above = worker.call("faulty:ancestors", {}, {}).payload["ancestors"]
+        mine = worker_server._server
+        assert isinstance(mine, worker_server._Server)
+        assert above[1:3] == [mine.process.pid, os.getpid()]
 
 
 def test_torch_need_not_be_installed(no_torch: str) -> None:

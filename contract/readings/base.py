@@ -181,8 +181,10 @@ class Reading(Structured):
 
     def depth(self, freedom: str, depth: int | None) -> int | None:
         """The declared depth of a sum: the implementation's own where it is tighter than the contract's."""
-        own = self.depths.get(freedom, depth)
-        return min(own, depth) if isinstance(own, int) and isinstance(depth, int) else own
+        own: Any = self.depths.get(freedom)
+        if type(own) is not int:
+            return depth
+        return own if depth is None else min(own, depth)
 
     # -- steps
     def round(

@@ -1,0 +1,204 @@
+"""The input sets: typical data kept between kernels, proven rows with their ranges, and the shapes of an effort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract import inputs
+from contract.case import Kernel, kernels_of
+from contract.declare import Contract, Profile, output, tensor
+from contract.inputs import exact_cases, shape_list, size_of, typical_case
+from contract.interval import Array
+from contract.kernels.add_rms_tail import add_rms_tail
+from contract.kernels.gelu import gelu
+from contract.kernels.layer_norm import layer_norm
+from contract.kernels.quantize_int8 import quantize_int8
+from contract.kernels.rms_norm import rms_norm
+from contract.ranges import case_range, option_sets
+
+SHAPE = {"rows": 5, "d": 24}
+
+
+def kernel_of(contract: Contract, profile: str, **parameters: str) -> Kernel:
+    return Kernel(contract, contract.full_parameters(parameters), contract.profile(profile))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, ...], tuple[Any, Array]]:
+    """What typical_case keeps, empty at first."""
+    found: dict[tuple[Any, ...], tuple[Any, Array]] = {}
+    monkeypatch.setattr(inputs, "_typical", found)
+    return found
+
+
+Kept = dict[tuple[Any, ...], tuple[Any, Array]]
+
+
+# Typical data
+
+
+def test_typical_data_is_the_same_whether_kept_or_fresh(kept: Kept) -> None:
+    for kernel in kernels_of(rms_norm):
+        first = typical_case(kernel, SHAPE, 3)
+        again = typical_case(kernel, dict(reversed(SHAPE.items())), 3)
+        kept.clear()
+        fresh = typical_case(kernel, SHAPE, 3)
+        for name, bits in first.operands.items():
+            assert again.operands[name] is bits
+            assert fresh.operands[name] is not bits
+            np.testing.assert_array_equal(fresh.operands[name], bits, strict=True)
+
+
+def test_typical_data_is_read_only(kept: Kept) -> None:
+    case = typical_case(kernel_of(rms_norm, "once"), SHAPE, 0)
+    for bits in case.operands.values():
+        with pytest.raises(ValueError, match="read-only"):
+            bits[...] = 0
+
+
+def test_typical_data_is_of_its_format_shape_seed_and_contract(kept: Kept) -> None:
+    narrow, wide = kernel_of(rms_norm, "once"), kernel_of(rms_norm, "float32")
+    shared = typical_case(narrow, SHAPE, 0).operands
+    assert typical_case(kernel_of(rms_norm, "two_step"), SHAPE, 0).operands["x"] is shared["x"]
+    assert shared["x"].dtype == np.uint16
+    assert typical_case(wide, SHAPE, 0).operands["x"].dtype == np.uint32
+    # the wide data comes first too, and nobody's format is that of the other
+    assert typical_case(narrow, SHAPE, 0).operands["x"] is shared["x"]
+    others = [
+        typical_case(narrow, SHAPE, 1),
+        typical_case(narrow, {"rows": 24, "d": 5}, 0),
+        typical_case(kernel_of(layer_norm, "once"), SHAPE, 0),
+    ]
+    assert not any(np.array_equal(case.operands["x"], shared["x"]) for case in others)
+
+
+def test_an_operand_declared_anew_is_drawn_anew(kept: Kept) -> None:
+    def kernel(scale: float) -> Kernel:
+        contract = Contract(
+            name="same", family="sums", reference=lambda r, x: r.round("out", x + x),
+            operands=(tensor("x", "rows d", typical=lambda rng, shape: np.full(shape, scale)),
+                      output("out", "rows d")),
+            profiles=(Profile("once", {"out": "bf16"}),), row_dims=("rows",),
+            shapes=(SHAPE,), not_applicable={"exact": "a test"},
+        )  # fmt: skip
+        return Kernel(contract, {}, contract.profiles[0])
+
+    one, two = (typical_case(kernel(scale), SHAPE, 0).operands["x"] for scale in (1.0, 2.0))
+    assert (set(one.ravel().tolist()), set(two.ravel().tolist())) == ({0x3F80}, {0x4000})
+
+
+def test_memory_of_typical_data_is_bounded(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "KEPT_BYTES", 4096)
+    most = 0
+    for rows in range(1, 40):
+        for kernel in kernels_of(rms_norm):
+            typical_case(kernel, {"rows": rows, "d": 24}, 0)
+            held = sum(bits.nbytes for _, bits in kept.values())
+            assert held <= inputs.KEPT_BYTES
+            most = max(most, held)
+    assert most > inputs.KEPT_BYTES / 2
+
+
+# Proven rows
+
+PARTLY = [
+    kernel_of(layer_norm, "once"),
+    kernel_of(layer_norm, "float32"),
+    kernel_of(gelu, "float32"),
+    kernel_of(add_rms_tail, "fused"),
+]
+WHOLLY = [
+    kernel_of(quantize_int8, "divide"),
+    kernel_of(quantize_int8, "divide", granularity="channel"),
+]
+
+
+@pytest.mark.parametrize("kernel", [*PARTLY, *WHOLLY], ids=lambda kernel: kernel.id)
+def test_proven_rows_come_with_the_ranges_that_they_have(kernel: Kernel) -> None:
+    found, candidates = exact_cases(kernel, 0)
+    rows = sum(case.rows(kernel) for case, _ in found)
+    assert 0 < rows < candidates if kernel in PARTLY else rows == candidates
+    for case, ranges in found:
+        assert len(ranges) == len(option_sets(kernel))
+        for options, given in zip(option_sets(kernel), ranges, strict=True):
+            for name, out in case_range(kernel, case, options).items():
+                np.testing.assert_array_equal(given[name].lo, out.lo, strict=True)
+                np.testing.assert_array_equal(given[name].hi, out.hi, strict=True)
+                nan = given[name].nan
+                assert nan is None or not nan.any()
+                assert given[name].singles == out.singles == out.size
+                np.testing.assert_array_equal(given[name].lo, ranges[0][name].lo)
+
+
+# Shapes
+
+
+def shaped(*awkward: int, declared: tuple[int, ...] = (1 << 20, 1 << 10, 1 << 16)) -> Kernel:
+    """Shapes of these sizes: one dim is 8."""
+    contract = Contract(
+        name="shaped", family="sums", reference=lambda r, x: r.round("out", x + x),
+        operands=(tensor("x", "rows d"), output("out", "rows d")),
+        profiles=(Profile("once", {"out": "bf16"}),), row_dims=("rows",),
+        shapes=tuple({"rows": 8, "d": n // 8} for n in declared),
+        awkward=tuple({"rows": 8, "d": n // 8} for n in awkward),
+        not_applicable={"exact": "a test"},
+    )  # fmt: skip
+    return Kernel(contract, {}, contract.profiles[0])
+
+
+@pytest.mark.parametrize(
+    ("awkward", "quick"),
+    [
+        ((64, 8, 1 << 15, 1 << 17), [1 << 15, 1 << 10]),
+        ((64, 8, 72), [72, 1 << 10]),
+        # none is cheap: the smallest
+        ((1 << 18, 1 << 17), [1 << 17, 1 << 10]),
+        # none at all: the two smallest declared
+        ((), [1 << 10, 1 << 16]),
+    ],
+)
+def test_quick_takes_the_largest_cheap_awkward_shape_and_the_smallest_declared(
+    awkward: tuple[int, ...], quick: list[int]
+) -> None:
+    kernel = shaped(*awkward)
+    assert [size_of(shape) for shape in shape_list(kernel, "quick")] == quick
+    every = [*sorted(awkward), 1 << 10, 1 << 16, 1 << 20]
+    assert [size_of(shape) for shape in shape_list(kernel, "default")] == every
+    assert shape_list(kernel, "nightly") == shape_list(kernel, "default")
+
+
+# Kernels
+
+
+def test_what_a_kernel_keeps_is_its_own() -> None:
+    plain = kernel_of(rms_norm, "once")
+    bare = kernel_of(rms_norm, "once", gain="none")
+    wide = kernel_of(rms_norm, "float32")
+    tensor_, channel = (
+        kernel_of(quantize_int8, "divide", granularity=g) for g in ("tensor", "channel")
+    )
+    # twice: the second answer is the kept one
+    for _ in range(2):
+        assert [o.name for o in plain.inputs()] == ["x", "weight"]
+        assert [o.name for o in bare.inputs()] == ["x"]
+        assert [o.name for o in tensor_.outputs()] == ["codes", "scale"]
+        assert [o.name for o in channel.outputs()] == ["codes", "row_scale"]
+        for kernel, name in ((plain, "bf16"), (wide, "fp32"), (bare, "bf16")):
+            assert {kernel.format(o).name for o in kernel.inputs()} == {name}
+            assert {kernel.format(o).name for o in kernel.outputs()} == {name}
+    assert plain.inputs() is plain.inputs()
+    assert plain == kernel_of(rms_norm, "once")
+    assert plain != bare
+
+
+def test_a_format_that_a_parameter_names_is_that_of_the_kernel() -> None:
+    from contract.kernels.cast import cast
+
+    for kernel in kernels_of(cast):
+        (out,) = kernel.outputs()
+        (x,) = kernel.inputs()
+        assert kernel.format(out).name == kernel.parameters["to"]
+        assert kernel.format(x).name == kernel.parameters["source"]

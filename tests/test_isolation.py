@@ -1,0 +1,90 @@
+"""What one target does to the process in which it runs neither saves nor spoils another."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import suites
+from contract.checks import collect_checks
+from contract.config import read_config
+from contract.judge_process import Judge
+
+LEAKS = Path(__file__).parent / "faults" / "leaks.py"
+LEAKING = ["default_dtype", "denormals", "patch"]
+Judged = Callable[..., dict[str, tuple[str, int]]]
+
+
+@pytest.fixture
+def judged(project: Path) -> Iterator[Judged]:
+    """(outcome, outputs compared) of checks by id, judged in this order by one judge."""
+    shutil.copy(LEAKS, project / "contracts" / "leaks.py")
+    loaded = suites.load(read_config())
+    checks = {check.id: check for check in collect_checks()}
+    options = {"effort": "quick", "seed": 0, "timeout": 60.0, "memory": 8 << 30,
+               "suites": loaded.payload()}  # fmt: skip
+    judges = []
+
+    def run(*names: str) -> dict[str, tuple[str, int]]:
+        said: list[Any] = []
+        judge = Judge(options, said.append)
+        judges.append(judge)
+        for name in names:
+            judge.judge(
+                {"kernel": checks[name].spec, "checks": [checks[name].as_json()], "rows": []}
+            )
+        return {
+            one["result"]["id"]: (one["result"]["outcome"], one["result"]["outputs_compared"])
+            for one in said
+        }
+
+    yield run
+    for judge in judges:
+        judge.close()
+
+
+def pids(project: Path) -> dict[str, list[str]]:
+    """Of each target the processes in which it ran."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for line in (project / "contracts" / "pids").read_text().splitlines():
+        name, pid = line.split()
+        found[name][pid] = None
+    return {name: list(each) for name, each in found.items()}
+
+
+def gate(implementation: str, name: str = "shapes") -> str:
+    return f"scaled/two_step/{implementation}/{name}"
+
+
+@pytest.mark.parametrize("leak", LEAKING)
+def test_an_implementation_is_judged_as_if_alone(judged: Judged, leak: str) -> None:
+    first, others = gate(f"leaks_{leak}"), (gate("spoiled"), gate("saved"))
+    alone = {**judged(first), **judged(others[0]), **judged(others[1])}
+    assert [outcome for outcome, _ in alone.values()] == ["pass", "pass", "fail"]
+    assert judged(first, *others) == alone
+    assert judged(*others, first) == alone
+
+
+@pytest.mark.parametrize("leak", LEAKING)
+def test_planted_controls_share_no_worker_with_implementations(
+    project: Path, judged: Judged, leak: str
+) -> None:
+    control = f"scaled/two_step/green.leaks_{leak}"
+    found = judged(control, gate("spoiled"), control)
+    assert [outcome for outcome, _ in found.values()] == ["green_as_planted", "pass"]
+    ran = pids(project)
+    # the controls of a contract share theirs
+    assert [len(each) for each in ran.values()] == [1, 1]
+    assert ran[f"green.leaks_{leak}"] != ran["spoiled"]
+
+
+def test_a_worker_is_kept_until_a_gate_is_red(project: Path, judged: Judged) -> None:
+    kept = [gate("spoiled"), gate("spoiled", "exact"), "scaled,sign=minus/two_step/spoiled/shapes"]
+    assert [outcome for outcome, _ in judged(*kept).values()] == ["pass"] * 3
+    judged(gate("saved"), gate("saved", "exact"))
+    assert {name: len(each) for name, each in pids(project).items()} == {"spoiled": 1, "saved": 2}
