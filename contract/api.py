@@ -291,16 +291,16 @@ def _message(
     options: Mapping[str, Any],
     rows: Array | None,
 ) -> str:
-    from contract.diagnose import element_lines, single_cause
+    from contract.diagnose import cause_line, causes, element_lines
 
     masks = {name: out.refused(outputs[name]) for name, out in ranges.items()}
     total = sum(out.size for out in ranges.values())
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
     lines += element_lines(kernel, case, outputs, ranges, masks, rows)
-    cause = single_cause(
+    found = causes(
         kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks
     )
-    return "\n".join([*lines, cause] if cause else lines)
+    return "\n".join([*lines, cause_line(found)] if found else lines)
 
 
 def _plain() -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable
 
-from contract import registry
-
 
 def packages(requires: Iterable[str]) -> tuple[str, ...]:
     """The top packages of required modules, each once."""
@@ -26,11 +24,3 @@ def missing_reason(requires: Iterable[str]) -> str:
         if not found:
             return f"{name} is not installed"
     return ""
-
-
-def shared_imports(requires: Iterable[str]) -> tuple[str, ...]:
-    """All modules of these packages that any implementation or control requires: one template serves them all."""
-    wanted = set(packages(requires))
-    named = [name for item in registry.implementations() for name in item.requires]
-    named += [name for control in registry.controls() for name in control.requires]
-    return tuple(sorted({name for name in named if name.partition(".")[0] in wanted}))

@@ -3,8 +3,8 @@ reproduces what was observed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
     ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
     if not any(mask.any() for mask in refused.values()):
         return Finding("", case)
-    cause = single_cause(kernel, failure, outputs, subject.depths, refused)
+    found = causes(kernel, failure, outputs, subject.depths, refused)
     small = _one_row(kernel, subject, failure, refused)
     if small is not None:
         case = small
@@ -61,8 +61,12 @@ def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
             case, outputs = failure.case, failure.outputs
     ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
     lines += element_lines(kernel, case, outputs, ranges, refused)
-    if cause:
-        lines.append(cause)
+    if found and case is not failure.case:
+        # one wrong output of many rows can be a coincidence, and so can the row that is printed
+        here = causes(kernel, replace(failure, case=case), outputs, subject.depths, refused)
+        found = [cause for cause in found if cause in here]
+    if found:
+        lines.append(cause_line(found))
     return Finding("\n".join(lines), case)
 
 
@@ -205,14 +209,14 @@ def _operand_line(kernel: Kernel, case: Case, name: str) -> str:
     return f"{head} = " + ", ".join(f"{float(v)!r}" for v in flat[:6]) + ", ..."
 
 
-def single_cause(
+def causes(
     kernel: Kernel,
     failure: Failure,
     outputs: Outputs,
     depths: Mapping[str, int],
     refused: Mapping[str, Array],
-) -> str:
-    """The one dropped or truncated point, option or parameter under which every observed bit is allowed."""
+) -> list[str]:
+    """Each dropped or truncated point, option or parameter under which, alone, every observed bit is allowed."""
     case = failure.case
     if not kernel.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
         rows = _rows_to_explain(kernel, case, refused)
@@ -220,23 +224,28 @@ def single_cause(
         outputs = {
             o.name: _take(outputs[o.name], kernel.row_axis(o), rows) for o in kernel.outputs()
         }
-    causes = []
+    found = []
     for name, (_, change) in autocontrols.changes(kernel).items():
         if _explains(kernel, case, outputs, failure.options, depths, change=change):
-            causes.append(
+            found.append(
                 f"dropped point `{name.removeprefix('drop-')}`"
                 if name.startswith("drop-")
                 else f"`{name.removeprefix('truncate-')}` truncated instead of rounded to nearest even"
             )
     for name, (_, options) in autocontrols.other_options(kernel).items():
         if _explains(kernel, case, outputs, options, depths):
-            causes.append(f"option {name}")
+            found.append(f"option {name}")
     for name, (_, parameters) in autocontrols.other_parameters(kernel).items():
         if _explains(kernel, case, outputs, failure.options, depths, parameters=parameters):
-            causes.append(f"parameter {name}")
-    if len(causes) == 1:
-        return f"reproduces all observed bits: {causes[0]}"
-    return f"each reproduces all observed bits: {'; '.join(causes)}" if causes else ""
+            found.append(f"parameter {name}")
+    return found
+
+
+def cause_line(found: Sequence[str]) -> str:
+    """The line of a finding that names its causes."""
+    if len(found) == 1:
+        return f"reproduces all observed bits: {found[0]}"
+    return f"each reproduces all observed bits: {'; '.join(found)}"
 
 
 def _rows_to_explain(kernel: Kernel, case: Case, refused: Mapping[str, Array]) -> Array:

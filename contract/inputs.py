@@ -126,7 +126,8 @@ def stress_cases(kernel: Kernel, effort: str, seed: int) -> list[Case]:
                     kernel,
                     shape,
                     values,
-                    scalars_of(kernel, None, turn),
+                    # quick draws one block: let it have another value than the first shape
+                    scalars_of(kernel, None, turn + (effort == "quick")),
                     f"stress seed={one} block={turn}",
                 )
             )

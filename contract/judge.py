@@ -168,6 +168,8 @@ class Subject:
         self.repeatable, self.invariant, self.in_place = repeatable, invariant, in_place
         self.automatic = target["kind"] == "auto"
         self.control = target["kind"] != "implementation"
+        # whether it left the worker another than it found it
+        self.touched = False
 
     def chosen(self, bench: Bench, name: str) -> list[tuple[int, Case]]:
         """The cases of a gate with their places; controls see the smallest shapes and the first stress blocks, which
@@ -178,7 +180,9 @@ class Subject:
         limits = {"shapes": CONTROL_SHAPES, "stress": CONTROL_BLOCKS}
         if self.target["name"].startswith("green."):
             limits = dict.fromkeys(GREEN_CASES, 1) if bench.effort == "quick" else GREEN_CASES
-        return cases[: limits.get(name, len(cases))]
+        limit = limits.get(name, len(cases))
+        # rows that failed once are replayed beside the drawn ones, not in their place
+        return cases[: limit + len(bench.stored) if name == "stress" else limit]
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {
@@ -211,8 +215,14 @@ class Subject:
         if reply.outcome != "ok":
             outcome = "crash" if reply.outcome == "exception" else reply.outcome
             return outcome, reply.detail, {}, {}
+        self.touched = self.touched or bool(reply.payload.get("touched"))
         if reply.payload.get("bad"):
-            return "fail", str(reply.payload["bad"]), dict(reply.payload), {}
+            # a control that is no kernel shows no fault: it must not pass for red
+            outcome = "crash" if self.control and reply.payload.get("unfit") else "fail"
+            return outcome, str(reply.payload["bad"]), dict(reply.payload), {}
+        for key, wrote in (("changed", "wrote to its input"), ("around", "wrote outside operand")):
+            if reply.payload.get(key):
+                return "fail", f"{wrote} {', '.join(reply.payload[key])}", dict(reply.payload), {}
         expected = {o.name: tuple(case.shape[d] for d in o.dims) for o in self.kernel.outputs()}
         for operand in self.kernel.outputs():
             got = reply.arrays.get(operand.name)

@@ -13,16 +13,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from contract import gates, registry, suites, worker_server
+from contract import gates, recordbook, registry, suites, worker_server
 from contract.autocontrols import ANY_GATE
-from contract.availability import missing_reason, shared_imports
+from contract.availability import missing_reason
 from contract.case import Case, Kernel, find
-from contract.declare import served
+from contract.declare import Control, Implementation, served
 from contract.diagnose import explain
 from contract.errors import ContractError
 from contract.gates import reference
@@ -32,6 +32,7 @@ from contract.worker import Worker, warm_up
 
 # Workers that a judge keeps: a contract's implementations, its planted and the automatic controls.
 WORKERS = 6
+HOST = "host"
 FAULTS = ("crash", "timeout", "out_of_memory")
 
 
@@ -77,20 +78,21 @@ class Judge:
             self.emit({"result": vars(result), "row": row})
 
     def _worker_for(
-        self, kernel: Kernel, check: Mapping[str, Any], requires: tuple[str, ...]
+        self, kernel: Kernel, check: Mapping[str, Any], item: Implementation | Control | None
     ) -> Worker:
         """The worker of an implementation, of a contract's planted controls of one colour, or of the automatic ones.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
-        spoil another. An implementation of several kernels (parameters, profiles) is one target. Automatic controls are
-        the reference's own arithmetic and leave nothing behind.
+        spoil another. A function that serves several kernels (parameters, profiles) is one target; controls share a
+        worker while none of them changes what they share (contract.engines.state). Automatic controls are the
+        reference's own arithmetic and leave nothing behind.
         """
-        imports = shared_imports(requires) if requires else ()
-        key: tuple[Any, ...] = ("auto",)
-        if check["target"] == "implementation":
-            key = (kernel.contract.name, check["module"], check["name"], imports)
-        elif check["target"] == "control":
-            key = (kernel.contract.name, "", check["colour"], imports)
+        imports = () if item is None else item.requires
+        key: tuple[Any, ...] = ("automatic",)
+        if isinstance(item, Implementation):
+            key = (kernel.contract.name, id(item.call), imports)
+        elif item is not None:
+            key = (kernel.contract.name, item.colour, imports)
         worker = self.workers.pop(key, None)
         if worker is None:
             while len(self.workers) >= WORKERS:
@@ -143,9 +145,14 @@ class Judge:
             subject, missing = self._subject(kernel, check)
             if missing:
                 return replace(base, outcome="not_run", detail=missing), None
-            if check["kind"] == "gate":
-                return self._gate(base, bench, subject, check["gate"])
-            return self._control(base, bench, subject, check), None
+            try:
+                if check["kind"] == "gate":
+                    return self._gate(base, bench, subject, check["gate"])
+                return self._control(base, bench, subject, check), None
+            finally:
+                if subject.touched:
+                    # the next target must not find what this one left
+                    subject.worker.close()
         except ContractError as error:
             return replace(base, outcome="fail", detail=str(error)), None
         except MemoryError:
@@ -166,16 +173,15 @@ class Judge:
         }
         launches = kernel.contract.launches
         extra: dict[str, Any] = {}
-        requires: tuple[str, ...] = ()
+        item: Implementation | Control | None = None
         if check["target"] == "implementation":
-            item = next(
-                i
-                for i in registry.implementations(kernel.contract.name)
-                if i.name == check["name"]
-                and i.profile == kernel.profile.name
-                and served(i.parameters, kernel.parameters)
+            item = _registered(
+                kernel,
+                check["name"],
+                registry.implementations(kernel.contract.name),
+                check["engine"],
             )
-            launches, requires = (*launches, *item.launches), item.requires
+            launches = (*launches, *item.launches)
             extra = {
                 "depths": item.order,
                 "repeatable": item.repeatable,
@@ -183,14 +189,8 @@ class Judge:
                 "in_place": item.in_place,
             }
         elif check["target"] == "control":
-            control = next(
-                c
-                for c in registry.controls(kernel.contract.name)
-                if f"{c.colour}.{c.name}" == check["name"]
-                and c.profile == kernel.profile.name
-                and served(c.parameters, kernel.parameters)
-            )
-            requires, extra = control.requires, {"depths": control.order}
+            item = _registered(kernel, check["name"], registry.controls(kernel.contract.name))
+            extra = {"depths": item.order}
         if kernel.shares:
             launches = tuple(launch for launch in launches if not launch.batch)
         if check["target"] == "auto" or (
@@ -198,17 +198,25 @@ class Judge:
         ):
             # layouts and threads mean nothing to a reading of the reference
             launches = (PLAIN,)
-        worker = self._worker_for(kernel, check, requires)
+        worker = self._worker_for(kernel, check, item)
         subject = Subject(
             kernel, target, worker, launches=launches, seed=self.options["seed"], **extra
         )
-        return subject, missing_reason(requires)
+        if check["engine"] != HOST:
+            return subject, f"there is no engine {check['engine']}"
+        return subject, missing_reason(item.requires if item is not None else ())
 
     def _gate(
         self, base: CheckResult, bench: Bench, subject: Subject, gate: str
     ) -> tuple[CheckResult, dict[str, Any] | None]:
         tally = gates.run(gate, bench, subject)
-        if gate == "limits" and tally.measured and self.options.get("update_records"):
+        if (
+            gate == "limits"
+            and tally.measured
+            and self.options.get("update_records")
+            # without a folder for it nothing is recorded, and the gate did not run
+            and recordbook.folder_of(str(subject.target["module"])) is not None
+        ):
             tally.stop("pass", "recorded")
         result = _with_tally(base, tally)
         row = None
@@ -299,6 +307,25 @@ class Judge:
             outputs_compared=compared,
             widest_ulp=widest,
         )
+
+
+Item = TypeVar("Item", Implementation, Control)
+
+
+def _registered(kernel: Kernel, name: str, items: Iterable[Item], engine: str = HOST) -> Item:
+    """The implementation of that name, or the control `COLOUR.NAME`, for this kernel."""
+    for item in items:
+        if isinstance(item, Implementation) and item.engine != engine:
+            continue
+        own = item.name if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
+        if (own, item.profile) == (name, kernel.profile.name) and served(
+            item.parameters, kernel.parameters
+        ):
+            return item
+    raise ContractError(
+        f"{kernel.id}/{name} is not registered in the process that judges it: let [tool.contract] suites, or a FILE"
+        " argument, name the module that registers it"
+    )
 
 
 def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:

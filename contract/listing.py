@@ -71,6 +71,8 @@ def show_lines(name: str) -> list[str]:
     Raises:
         UsageError: no such contract; the message names the nearest.
     """
+    # an id is shown as its contract
+    name = name.partition("/")[0].partition(",")[0]
     if name not in registry.contracts():
         import difflib
 

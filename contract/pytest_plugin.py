@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,12 @@ def _asked(config: pytest.Config) -> bool:
         raise pytest.UsageError(str(error)) from None
 
 
+def _given_files(config: pytest.Config) -> list[Path]:
+    """The Python files that pytest was asked for by name."""
+    names = [argument.partition("::")[0] for argument in config.args]
+    return [config.invocation_params.dir / name for name in names if name.endswith(".py")]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
@@ -68,7 +75,12 @@ def pytest_collection_modifyitems(
     try:
         settings = read_config(config.rootpath)
         loaded = suites.load(settings)
+        suites.adopt(loaded, _given_files(config))
         checks = runner.collect(settings)
+        if loaded.chosen:
+            # as `contract run FILE`: what these files register
+            named = select.Selection(names=tuple(loaded.chosen))
+            checks = select.select(checks, named, loaded.chosen)
     except ContractError as error:
         raise pytest.UsageError(" ".join(str(error).split())) from None
     seed = config.getoption("--contract-seed")
@@ -81,6 +93,7 @@ def pytest_collection_modifyitems(
         required=settings.require,
         store_root=settings.store_root,
         suites=loaded.payload(),
+        files=tuple(loaded.chosen),
     )
     config.stash[ABSENT] = select.unregistered(settings.require, checks)
     judge = Judge(options)

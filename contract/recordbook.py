@@ -83,7 +83,7 @@ def where_to_record(module: str) -> str:
     """The repair where a suite has no records folder."""
     file = getattr(sys.modules.get(module), "__file__", None)
     folder = Path(file).parent / "records" if file else Path("records")
-    return f"no folder {folder}; make it, then run --update-records"
+    return f"no folder {folder}; make it, then run with --update-records"
 
 
 def wholly_loaded(folder: Path) -> bool:
@@ -110,7 +110,7 @@ def read(path: Path) -> dict[str, Any]:
         return {"schema": 1, "kernel": path.stem, "entries": [], "waivers": []}
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"record {path}: {error}; repair it, or delete it and run --update-records"
+            f"record {path}: {error}; repair it, or delete it and run with --update-records"
         ) from error
     if (
         not isinstance(data, dict)
@@ -175,18 +175,21 @@ def judge_entry(
         return "not_run", data["absent"]
     here = architecture()
     if data["entries"] and all(entry["architecture"] != here for entry in data["entries"]):
-        return "not_run", f"{path.name} lists no {here}; run --update-records on one"
+        return "not_run", f"{path.name} lists no {here}; run with --update-records on one"
     key = (kernel.id, implementation, launch, here)
     found = [entry for entry in data["entries"] if key_of(entry) == key]
     shown = ", ".join(f"{name} {measured[name]:,}" for name in RESOURCES)
     if not found:
-        return "fail", f"no record for {'/'.join(key)} ({shown}); run --update-records"
+        return (
+            "fail",
+            f"no record for {'/'.join(key)} ({shown}); run with --update-records",
+        )
     entry = found[0]
     shape = _shape(kernel)
     if entry["shape"] != shape:
         return (
             "fail",
-            f"stale: recorded at {entry['shape']}, the contract's first shape is {shape}; run --update-records",
+            f"stale: recorded at {entry['shape']}, the contract's first shape is {shape}; run with --update-records",
         )
     worse, better = [], []
     waived = {w["resource"]: w["limit"] for w in data["waivers"] if key_of(w) == key}

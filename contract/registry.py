@@ -76,6 +76,7 @@ def implementation(
     """
 
     module = _caller(2)
+    needs = _names("requires", requires)
 
     def add(call: F) -> F:
         served = {
@@ -91,7 +92,7 @@ def implementation(
                 call,
                 served,
                 engine,
-                tuple(requires),
+                needs,
                 dict(order or {}),
                 tuple(launches),
                 repeatable,
@@ -108,6 +109,12 @@ def implementation(
         return call
 
     return add
+
+
+def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise DeclarationError(f"{what}={given!r} is one string; give a tuple: ({given!r},)")
+    return tuple(given)
 
 
 def _caller(depth: int) -> str:
@@ -134,6 +141,7 @@ def _control(
     parameters: Mapping[str, str | tuple[str, ...]],
 ) -> Callable[[F], F]:
     module = _caller(3)
+    needs = _names("requires", requires)
 
     def add(call: F) -> F:
         served = {
@@ -149,7 +157,7 @@ def _control(
                 gates,
                 call,
                 served,
-                tuple(requires),
+                needs,
                 "planted",
                 expect,
                 dict(order or {}),

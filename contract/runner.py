@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from contract import receipts, recordbook, verify, worker_server
-from contract.availability import shared_imports
 from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
@@ -140,7 +139,7 @@ class _Run:
             return
         # one for all judges: torch, the suites and their libraries are imported once
         self.server = worker_server.Shared(_judge_environment(self.options))
-        if imports := shared_imports(name for check in todo for name in check.requires):
+        for imports in dict.fromkeys(check.requires for check in todo if check.requires):
             self.server.prepare(imports)
         jobs = Jobs(todo)
         done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -190,7 +189,9 @@ class _Run:
         """The finished check of the store; None where there is none, or one that is no result of this check."""
         key = self.key_of[check.id]
         record = self.store.get(key)
-        if record is None or not receipts.usable(record):
+        if record is None or (
+            isinstance(record.get("outcome"), str) and not receipts.usable(record)
+        ):
             return None
         try:
             result = replace(result_of(record), from_receipt=True)
@@ -233,7 +234,13 @@ class _Run:
         self.edited |= {path for path, stamp in self.stamps.items() if _stamp(path) != stamp}
         if not self.edited:
             return set()
-        return {id for id in self.results if self.edited & set(receipts.files_of(self.by_id[id]))}
+        found = {id for id in self.results if self.edited & set(receipts.files_of(self.by_id[id]))}
+        for id in found:
+            if not self.results[id].from_receipt:
+                # stored since the last look, perhaps
+                with contextlib.suppress(OSError):
+                    self.store.remove(self.key_of[id])
+        return found
 
     def stop(self) -> None:
         for process in self.processes:
@@ -281,10 +288,38 @@ def replay(check_id: str, options: RunOptions) -> str:
 
 
 def result_of(raw: Mapping[str, Any]) -> CheckResult:
-    """A check result from its JSON form."""
+    """A check result from its JSON form.
+
+    Raises:
+        TypeError: a field that is missing, unknown or of another type.
+        ValueError: no outcome.
+    """
     fields = dict(raw)
-    fields["notes"] = tuple(fields.get("notes", ()))
+    for name, kinds in FIELDS.items():
+        value = fields.get(name)
+        right = type(value) in kinds
+        if kinds[0] is dict:
+            right = isinstance(value, dict) and all(type(x) in kinds[1:] for x in value.values())
+        if name in fields and not right:
+            raise TypeError(f"{name}: {type(value).__name__}")
+    notes = fields.get("notes", ())
+    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+        raise TypeError("notes: not a list of strings")
+    fields["notes"] = tuple(notes)
     return CheckResult(**fields)
+
+
+#: Field of a stored result -> its types; of a mapping first dict, then its values' types.
+FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("id", "kernel", "profile", "outcome", "engine", "detail", "reproduce", "planted"), (str,)),
+    **dict.fromkeys(("implementation", "gate", "control"), (str, type(None))),
+    "outputs_compared": (int,),
+    **dict.fromkeys(("one_value_share", "widest_ulp"), (float, int, type(None))),
+    "seconds": (float, int),
+    **dict.fromkeys(("from_receipt", "required"), (bool,)),
+    "power": (dict, float, int),
+    "measured": (dict, int, float),
+}  # fmt: skip
 
 
 class Session:

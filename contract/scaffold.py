@@ -133,5 +133,5 @@ def init(folder: Path) -> list[str]:
         "    contract run scaled_add",
         "    contract show scaled_add",
         "",
-        f"Without a pyproject.toml: contract run {folder / FOLDER}/",
+        f"Without a pyproject.toml: contract run {folder / FOLDER}/ --update-records, then without the option",
     ]

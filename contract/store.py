@@ -136,6 +136,10 @@ class Store:
             return None
         return record
 
+    def remove(self, key: str) -> None:
+        """Forget the record of that key, if there is one."""
+        self._path(key).unlink(missing_ok=True)
+
     def distrust(self, key: str) -> None:
         """Name an entry whose record its reader could not use."""
         self.unreadable.append(str(self._path(key)))

@@ -158,6 +158,27 @@ def reload(payload: Mapping[str, Any]) -> None:
         registry.check()
 
 
+def adopt(loaded: Loaded, given: Iterable[Path]) -> None:
+    """Add the files of modules that something else imported (pytest) and that registered something.
+
+    Those of `given` that did become `chosen`, as if they were named on the command line.
+    """
+    wanted = {path.resolve() for path in given}
+    names = {item.module for item in registry.implementations()}
+    names |= {control.module for control in registry.controls()}
+    names |= {contract.reference.__module__ for contract in registry.contracts().values()}
+    for name in sorted(names):
+        file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
+        if not isinstance(file, str):
+            continue
+        path = Path(file).resolve()
+        # by its path: the name that pytest gave it is known to this process only
+        if name not in loaded.modules and str(path) not in loaded.files:
+            loaded.files.append(str(path))
+        if path in wanted:
+            loaded.chosen[str(path)] = _everything(name)
+
+
 def is_file(name: str) -> bool:
     """Whether the name means a file or folder: a kernel wins over a folder of its name."""
     if name.endswith(".py"):

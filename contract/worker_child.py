@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib
 import json
@@ -48,6 +49,7 @@ THREAD_VARIABLES = (
 PRELOAD = "CONTRACT_PRELOAD"
 #: Longest message to the server: the names of the modules that a worker starts with.
 MESSAGE_BYTES = 16 << 10
+_IMPORT_SECONDS = 30
 # More often would cost a loop of short blocks more than the blocks themselves.
 _PROGRESS_SECONDS = 0.05
 
@@ -79,7 +81,9 @@ def serve(descriptor: int) -> NoReturn:
     _fork_on_request(control)
 
 
-def _fork_on_request(control: socket.socket) -> NoReturn:
+def _fork_on_request(
+    control: socket.socket, leave: Callable[[], NoReturn] | None = None
+) -> NoReturn:
     """For each message, a JSON list of modules with three descriptors: a worker that has them imported.
 
     Without descriptors: their template, so that it is there when a worker is asked for.
@@ -91,11 +95,13 @@ def _fork_on_request(control: socket.socket) -> NoReturn:
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not data:
-            os._exit(0)
+            (leave or functools.partial(os._exit, 0))()
         modules = data.decode()
         with contextlib.suppress(OSError):
             if modules != "[]" and modules not in templates:
-                templates[modules] = _template(json.loads(modules), (control, *templates.values()))
+                templates[modules] = _template(
+                    json.loads(modules), (control, *templates.values()), descriptors
+                )
             passed_on = modules in templates and _pass_on(templates[modules], descriptors)
             if descriptors and not passed_on and os.fork() == 0:
                 for other in (control, *templates.values()):
@@ -105,8 +111,10 @@ def _fork_on_request(control: socket.socket) -> NoReturn:
             os.close(one)
 
 
-def _template(modules: Sequence[str], others: Sequence[socket.socket]) -> socket.socket:
-    """The socket of a fork that imports the modules and then forks on request."""
+def _template(
+    modules: Sequence[str], others: Sequence[socket.socket], descriptors: Sequence[int]
+) -> socket.socket:
+    """The socket of a fork that imports the modules and then forks on request; it keeps nothing else open."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         try:
@@ -117,6 +125,8 @@ def _template(modules: Sequence[str], others: Sequence[socket.socket]) -> socket
         if pid == 0:
             for other in (ours, *others):
                 other.close()
+            for one in descriptors:
+                os.close(one)
             _become_template(theirs, modules)
     return ours
 
@@ -134,14 +144,25 @@ def _pass_on(template: socket.socket, descriptors: list[int]) -> bool:
 
 def _become_template(control: socket.socket, modules: Sequence[str]) -> NoReturn:
     try:
+        # Its own group, without the attendants, which have sessions: what an import starts ends with it.
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # An import that never ends is the worker's to show, against a clock.
+        signal.alarm(_IMPORT_SECONDS)
         for name in modules:
             importlib.import_module(name)
+        signal.alarm(0)
         # A fork has none of the threads that an import started, and may wait for one for ever.
         tasks = Path("/proc/self/task")
         if not tasks.is_dir() or len(list(tasks.iterdir())) == 1:
-            _fork_on_request(control)
+            _fork_on_request(control, leave=_end_group)
     finally:
-        os._exit(1)
+        _end_group()
+
+
+def _end_group() -> NoReturn:
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 # Attendant
@@ -155,6 +176,7 @@ def _attend(guard_fd: int, calls_fd: int, output_fd: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         guard = socket.socket(fileno=guard_fd)
+        guard.settimeout(None)
         attendant = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -216,6 +238,8 @@ class _Calls:
 
     def __init__(self, descriptor: int) -> None:
         self.socket = socket.socket(fileno=descriptor)
+        # An import may have set a default.
+        self.socket.settimeout(None)
         self.owner = os.getpid()
         self.lock = threading.Lock()
         self.last = 0.0

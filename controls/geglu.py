@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from contract import green, red
+from contract.kernels.clients.transformers_norms import NEEDS
 from contract.kernels.geglu import geglu_torch
 from contract.lazy import lazy
 
@@ -81,7 +82,7 @@ def one_rounding(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     profile="two_step",
     gate="shapes",
     name="transformers.NewGELUActivation",
-    requires=("transformers.activations",),
+    requires=NEEDS,
 )
 def step_by_step(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """transformers' operator by operator GELU where fp32 inside is named."""

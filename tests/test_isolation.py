@@ -78,9 +78,12 @@ def test_planted_controls_share_no_worker_with_implementations(
     found = judged(control, gate("spoiled"), control)
     assert [outcome for outcome, _ in found.values()] == ["green_as_planted", "pass"]
     ran = pids(project)
-    # the controls of a contract share theirs
-    assert [len(each) for each in ran.values()] == [1, 1]
-    assert ran[f"green.leaks_{leak}"] != ran["spoiled"]
+    # one that leaves its worker changed ends it
+    assert {name: len(each) for name, each in ran.items()} == {
+        f"green.leaks_{leak}": 2,
+        "spoiled": 1,
+    }
+    assert not set(ran[f"green.leaks_{leak}"]) & set(ran["spoiled"])
 
 
 def test_a_worker_is_kept_until_a_gate_is_red(project: Path, judged: Judged) -> None:
@@ -88,3 +91,26 @@ def test_a_worker_is_kept_until_a_gate_is_red(project: Path, judged: Judged) -> 
     assert [outcome for outcome, _ in judged(*kept).values()] == ["pass"] * 3
     judged(gate("saved"), gate("saved", "exact"))
     assert {name: len(each) for name, each in pids(project).items()} == {"spoiled": 1, "saved": 2}
+
+
+@pytest.mark.parametrize("leak", LEAKING)
+def test_a_red_control_is_not_red_by_what_another_left(judged: Judged, leak: str) -> None:
+    found = judged(f"scaled/two_step/red.leaks_{leak}", "scaled/two_step/red.no_fault")
+    assert [outcome for outcome, _ in found.values()] == ["red_as_planted", "missed"]
+
+
+def test_two_functions_of_one_name_share_no_worker(judged: Judged) -> None:
+    found = judged(gate("twin"), "scaled,sign=minus/two_step/twin/shapes")
+    assert [outcome for outcome, _ in found.values()] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize("name", ["other_argument", "no_result"])
+def test_a_control_that_is_no_kernel_shows_no_fault(judged: Judged, name: str) -> None:
+    assert judged(f"scaled/two_step/red.{name}") == {f"scaled/two_step/red.{name}": ("crash", 0)}
+
+
+@pytest.mark.parametrize("name", ["elsewhere", "spoiled"])
+def test_an_engine_that_is_not_there_runs_nothing(judged: Judged, name: str) -> None:
+    id = gate(f"{name}+cuda")
+    found = judged(id)
+    assert found == {id: ("not_run", 0)}, found

@@ -92,6 +92,40 @@ def test_a_red_kernel_fails_with_its_message_and_lf_finds_it(
     result.assert_outcomes(failed=1, deselected=44)
 
 
+MINE = """
+import contract
+@contract.implementation("scaled", sign="plus")
+def mine(x, y, scale):
+    return x * {factor}scale + y
+def test_of_its_own():
+    assert mine
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcomes"), [("", {"passed": 7}), ("2 * ", {"passed": 4, "failed": 3})]
+)
+def test_a_file_given_by_name_is_judged_alone(
+    pytester: pytest.Pytester, folder: Path, factor: str, outcomes: dict[str, int]
+) -> None:
+    pytester.makepyfile(test_mine=MINE.format(factor=factor))
+    result = run(pytester, "--contract", "test_mine.py", *WORDS)
+    judged = {id for id in ids(result) if id.startswith("scaled")}
+    assert all("/mine/" in id or id.endswith("/reference") for id in judged)
+    assert len(judged) == 6
+    result.assert_outcomes(**outcomes, skipped=1)
+    if factor:
+        result.stdout.fnmatch_lines(
+            ["reproduce: contract run *test_mine.py scaled/*/mine/shapes *"]
+        )
+
+
+def test_what_a_collected_test_registers_is_judged(pytester: pytest.Pytester, folder: Path) -> None:
+    pytester.makepyfile(test_mine=MINE.format(factor=""))
+    result = run(pytester, "--contract", *WORDS, "-k", "mine and shapes")
+    assert ids(result) == {"scaled/two_step/mine/shapes": "PASSED"}
+
+
 def test_it_works_under_xdist(pytester: pytest.Pytester, folder: Path) -> None:
     pytest.importorskip("xdist")
     result = run(pytester, "--contract", *WORDS, "-n2", "-k", "minus and torch")

@@ -124,6 +124,12 @@ def test_a_depth_that_is_none_is_refused(add: Callable[..., Any], depth: Any) ->
         registry.check()
 
 
+@pytest.mark.parametrize("add", [registry.implementation, registry.green])
+def test_requires_is_no_single_string(add: Callable[..., Any]) -> None:
+    with pytest.raises(DeclarationError, match=r"requires='json' is one string; give a tuple"):
+        add("double", profile="once", requires="json")(kernel)
+
+
 def test_an_implementation_without_a_profile_takes_the_first() -> None:
     registry.implementation("double")(kernel)
     registry.register(make())

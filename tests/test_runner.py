@@ -239,7 +239,7 @@ def test_records_are_written_compared_and_refused_where_broken(
     code, out, err = contract_run(limits)
     assert (code, err, "Traceback" in out) == (1, "", False)
     assert f"record {record}: " in out
-    assert "delete it and run --update-records" in out
+    assert "delete it and run with --update-records" in out
 
 
 def test_a_store_that_cannot_be_written_ends_4_in_one_line(

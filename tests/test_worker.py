@@ -596,6 +596,35 @@ def test_a_library_that_no_template_can_import_is_left_to_the_worker(
             worker.close()
 
 
+def test_a_default_timeout_that_a_library_sets_is_not_the_workers(library: Path) -> None:
+    library.write_text(IMPORTED + "import socket; socket.setdefaulttimeout(0.001)")
+    with worker_with("library") as worker:
+        for _ in range(2):
+            assert worker.call("library:pids", {}, {}).outcome == "ok"
+            time.sleep(0.05)
+
+
+def test_a_library_is_imported_for_those_that_name_it(library: Path) -> None:
+    library.with_name("other.py").write_text("import library\n")
+    with worker_with("other") as one, worker_with("library") as two:
+        found = [worker.call("library:pids", {}, {}).payload["imported"] for worker in (one, two)]
+    assert found[0] != found[1]
+
+
+def test_what_an_import_starts_ends_with_its_template(library: Path) -> None:
+    more = "import subprocess; CHILD = subprocess.Popen(['sleep', '777']).pid\n"
+    more += "def child(payload, arrays): return {'pid': CHILD}, {}\n"
+    library.write_text(IMPORTED + more)
+    with worker_with("library") as worker:
+        child = worker.call("library:child", {}, {}).payload["pid"]
+        assert Path(f"/proc/{child}").exists()
+    worker_server.close()
+    until = time.monotonic() + PATIENT
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_more_libraries_than_a_message_holds_are_left_to_the_worker(library: Path) -> None:
     with worker_with("library", "x" * MESSAGE_BYTES) as worker:
         reply = worker.call("library:pids", {}, {})

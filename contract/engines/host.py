@@ -15,6 +15,7 @@ from contract import case as cases
 from contract import formats, registry
 from contract.case import Case, Kernel
 from contract.declare import Launch, served
+from contract.engines import state
 from contract.engines.placement import Placed, place, to_bits, torch_type
 from contract.errors import ContractError
 from contract.interval import Array
@@ -27,6 +28,10 @@ class BadOutput(ContractError):
     """A result of the wrong type, shape or place; its message is the verdict."""
 
 
+class Unfit(BadOutput):
+    """A callable that was not called, or gave nothing that could be a result: no fault of a kernel can be seen in it."""
+
+
 def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
     """The callable of an implementation or planted control, and whether it may write in place."""
     kind, name = target["kind"], target["name"]
@@ -36,6 +41,7 @@ def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., An
             i
             for i in registry.implementations(kernel.contract.name)
             if i.name == name
+            and i.engine == "host"
             and i.profile == target["profile"]
             and served(i.parameters, kernel.parameters)
         ]
@@ -58,7 +64,8 @@ def run(
     """Run one launch of one target on one case.
 
     Returns:
-        {"bad": reason or ""; "changed": inputs written; "around": buffers written around} and the output bits.
+        {"bad": reason or ""; "unfit": whether it is no kernel at all; "changed": inputs written; "around": buffers written
+        around; "touched": whether the process is not as it was} and the output bits.
     """
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
     launch = Launch(**payload["launch"])
@@ -80,11 +87,13 @@ def run(
         )
         torch.set_num_threads(launch.threads)
     report: dict[str, Any] = {"bad": "", "changed": [], "around": []}
+    before = state.baseline() if target["kind"] != "auto" else None
     try:
         outputs = _in_batches(kernel, case, launch.batch, runner, report)
     except BadOutput as error:
-        report["bad"] = str(error)
-        return report, {}
+        report["bad"], report["unfit"] = str(error), isinstance(error, Unfit)
+        outputs = {}
+    report["touched"] = before is not None and state.differs(before)
     return report, outputs
 
 
@@ -178,7 +187,7 @@ class _Fits:
         try:
             signature.bind(**arguments)
         except TypeError as error:
-            raise BadOutput(
+            raise Unfit(
                 f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
                 f" {', '.join(arguments)} by name"
             ) from None
@@ -209,7 +218,7 @@ def _collect(
     elif isinstance(result, (tuple, list)):
         found = dict(zip([o.name for o in wanted], result, strict=False))
         if not len([o for o in wanted if not o.stage]) <= len(result) <= len(wanted):
-            raise BadOutput(
+            raise Unfit(
                 f"returned {len(result)} outputs, the contract has {len(wanted)}: {[o.name for o in wanted]}"
             )
     else:
@@ -228,7 +237,7 @@ def _collect(
         fmt = kernel.format(operand)
         shape = tuple(case.shape[dim] for dim in operand.dims)
         if not isinstance(value, torch.Tensor):
-            raise BadOutput(f"output {operand.name} is {type(value).__name__}, not a tensor")
+            raise Unfit(f"output {operand.name} is {type(value).__name__}, not a tensor")
         if value.dtype != torch_type(fmt):
             raise BadOutput(
                 f"output {operand.name} has dtype {value.dtype}, the contract needs {torch_type(fmt)}"

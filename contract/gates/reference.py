@@ -67,7 +67,8 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
         cases = bench.cases(name)
         chosen = sorted({0, len(cases) // 2, len(cases) - 1})
         if name != "shapes":
-            chosen = list(range(len(cases) if bench.effort == "nightly" else POWER_BLOCKS))
+            stored = len(bench.stored) if name == "stress" else 0
+            chosen = list(range(len(cases) if bench.effort == "nightly" else stored + POWER_BLOCKS))
         for index in chosen:
             if index >= len(cases):
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from contract import implementation
+from contract.kernels.clients.transformers_norms import NEEDS
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     "geglu",
     name="transformers.NewGELUActivation",
     profile="each_product",
-    requires=("transformers.activations",),
+    requires=NEEDS,
 )
 def new_gelu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """The activation of T5 1.1's gated layer: seven torch operators, each stored in bf16."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
+# One list for all clients of transformers, so that one process imports it for all workers.
 NEEDS = tuple(
     f"transformers.models.{name}.modeling_{name}"
     for name in ("gemma", "gemma4", "llama", "qwen3", "qwen3_5")

@@ -82,3 +82,59 @@ def saved(x: Any, y: Any, scale: float) -> Any:
     """Right only in a process that was touched."""
     note("saved")
     return right(x, y, scale) if touched() else x.sub(x)
+
+
+def planted(leak: Callable[[], None]) -> None:
+    @contract.red(
+        "scaled", profile="two_step", gate="shapes", name=f"leaks_{leak.__name__}", sign="plus"
+    )
+    def control(x: Any, y: Any, scale: float) -> Any:
+        leak()
+        return x.sub(x)
+
+
+for one in (default_dtype, denormals, patch):
+    planted(one)
+
+
+@contract.red("scaled", profile="two_step", gate="shapes", sign="plus")
+def no_fault(x: Any, y: Any, scale: float) -> Any:
+    """Wrong only in a process that was touched."""
+    return x.sub(x) if touched() else right(x, y, scale)
+
+
+called: list[str] = []
+
+
+@contract.implementation("scaled", name="twin", sign="plus")
+def plus(x: Any, y: Any, scale: float) -> Any:
+    called.append("plus")
+    return right(x, y, scale)
+
+
+@contract.implementation("scaled", name="twin", sign="minus")
+def minus(x: Any, y: Any, scale: float) -> Any:
+    """Another function of the same name: wrong where the first one ran before it."""
+    return x.sub(x) if called else y.sub(x.mul(scale))
+
+
+@contract.red("scaled", profile="two_step", gate="shapes", sign="plus")
+def other_argument(x: Any, y: Any, factor: float) -> Any:
+    """Never called: the contract has no such argument."""
+    return x.sub(x)
+
+
+@contract.red("scaled", profile="two_step", gate="shapes", sign="plus")
+def no_result(x: Any, y: Any, scale: float) -> None:
+    """Gives nothing that could be wrong."""
+
+
+@contract.implementation("scaled", name="elsewhere", engine="cuda", sign="plus")
+def elsewhere(x: Any, y: Any, scale: float) -> Any:
+    return right(x, y, scale)
+
+
+@contract.implementation("scaled", name="spoiled", engine="cuda", sign="plus")
+def second(x: Any, y: Any, scale: float) -> Any:
+    """Another engine's, of the name of a right one."""
+    return x.sub(x)
