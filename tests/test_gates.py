@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from contract import gates, registry, suites
-from contract.case import find
+from contract import diagnose, gates, registry, suites
+from contract.case import find, take_rows
 from contract.checks import collect_checks
 from contract.config import read_config
 from contract.engines import host
@@ -49,9 +49,11 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
                    "suites": loaded.payload()}  # fmt: skip
         judge = Judge(options, said.append)
 
-        def run(name: str, effort: str = "quick") -> tuple[dict[str, Any], dict[str, Any] | None]:
+        def run(
+            name: str, effort: str = "quick", **more: Any
+        ) -> tuple[dict[str, Any], dict[str, Any] | None]:
             check = checks[name]
-            judge.options, judge.last = {**options, "effort": effort}, ("", None)
+            judge.options, judge.last = {**options, "effort": effort, **more}, ("", None)
             judge.judge({"kernel": check.spec, "checks": [check.as_json()], "rows": []})
             return said[-1]["result"], said[-1]["row"]
 
@@ -244,6 +246,31 @@ def test_a_failing_row_is_shrunk_and_shown_in_full(judged: Judged) -> None:
     assert row["shape"]["rows"] == 1
 
 
+def test_a_cause_that_the_printed_row_does_not_show_is_not_named(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([["of the case", "of both"], ["of the row", "of both"]])
+    monkeypatch.setattr(diagnose, "causes", lambda *_: next(found))
+    result, _ = judged("affine/two_step/drops_product/stress")
+    assert result["detail"].splitlines()[-1] == "reproduces all observed bits: of both"
+
+
+@pytest.mark.parametrize("colour", ["red", "green"])
+@pytest.mark.parametrize("effort", ["quick", "default"])
+def test_rows_that_failed_before_do_not_take_the_place_of_drawn_ones(
+    judged: Judged, colour: str, effort: str
+) -> None:
+    kernel = find("affine")
+    plain = Bench(kernel, effort, 0)
+    stored = [take_rows(kernel, plain.cases("stress")[0], slice(0, 1))] * 9
+    target = {"kind": "control", "name": f"{colour}.any", "profile": "two_step", "module": ""}
+    subject = Subject(kernel, target, cast(Worker, None))
+    with_rows = subject.chosen(Bench(kernel, effort, 0, stored), "stress")
+    assert [case.label for _, case in with_rows[9:]] == [
+        case.label for _, case in subject.chosen(plain, "stress")
+    ]
+
+
 def test_one_listed_alternative_must_explain_all_outputs(judged: Judged) -> None:
     assert judged("either/once/plus/shapes")[0]["outcome"] == "pass"
     assert judged("either/once/minus/shapes")[0]["outcome"] == "pass"
@@ -356,8 +383,9 @@ def test_resources_are_compared_with_the_record(
     assert said in found[1]
 
 
-def test_without_a_records_folder_limits_do_not_run(judged: Judged) -> None:
-    result, _ = judged("affine/two_step/right/limits")
+@pytest.mark.parametrize("update", [False, True])
+def test_without_a_records_folder_limits_do_not_run(judged: Judged, update: bool) -> None:
+    result, _ = judged("affine/two_step/right/limits", update_records=update)
     assert result["outcome"] == "not_run"
     assert "--update-records" in result["detail"]
     # x, the scalar product and w are read; two bf16 tensors of 4 x 16 are written
