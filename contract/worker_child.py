@@ -152,6 +152,8 @@ def _become_template(control: socket.socket, modules: Sequence[str]) -> NoReturn
         for name in modules:
             importlib.import_module(name)
         signal.alarm(0)
+        # From here on the end of its socket says so, which leaves time to end what the imports started.
+        _prctl(_PR_SET_PDEATHSIG, 0)
         # A fork has none of the threads that an import started, and may wait for one for ever.
         tasks = Path("/proc/self/task")
         if not tasks.is_dir() or len(list(tasks.iterdir())) == 1:
