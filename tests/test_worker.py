@@ -617,10 +617,10 @@ def test_what_an_import_starts_ends_with_its_template(library: Path) -> None:
     library.write_text(IMPORTED + more)
     with worker_with("library") as worker:
         child = worker.call("library:child", {}, {}).payload["pid"]
-        assert Path(f"/proc/{child}").exists()
+        assert alive(child)
     worker_server.close()
     until = time.monotonic() + PATIENT
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+    while alive(child):
         assert time.monotonic() < until
         time.sleep(0.01)
 
