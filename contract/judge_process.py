@@ -22,6 +22,7 @@ from contract import gates, recordbook, registry, suites, worker_server
 from contract.autocontrols import ANY_GATE
 from contract.availability import missing_reason
 from contract.case import Case, Kernel, find
+from contract.checks import DEFAULT_ENGINE
 from contract.declare import Control, Implementation, served
 from contract.diagnose import explain
 from contract.errors import ContractError
@@ -32,7 +33,6 @@ from contract.worker import Worker, warm_up
 
 # Workers that a judge keeps: a contract's implementations, its planted and the automatic controls.
 WORKERS = 6
-HOST = "host"
 FAULTS = ("crash", "timeout", "out_of_memory")
 
 
@@ -202,7 +202,7 @@ class Judge:
         subject = Subject(
             kernel, target, worker, launches=launches, seed=self.options["seed"], **extra
         )
-        if check["engine"] != HOST:
+        if check["engine"] != DEFAULT_ENGINE:
             return subject, f"there is no engine {check['engine']}"
         return subject, missing_reason(item.requires if item is not None else ())
 
@@ -312,7 +312,9 @@ class Judge:
 Item = TypeVar("Item", Implementation, Control)
 
 
-def _registered(kernel: Kernel, name: str, items: Iterable[Item], engine: str = HOST) -> Item:
+def _registered(
+    kernel: Kernel, name: str, items: Iterable[Item], engine: str = DEFAULT_ENGINE
+) -> Item:
     """The implementation of that name, or the control `COLOUR.NAME`, for this kernel."""
     for item in items:
         if isinstance(item, Implementation) and item.engine != engine:

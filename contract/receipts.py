@@ -59,10 +59,15 @@ class Keys:
 
 def files_of(check: Check) -> tuple[Path, ...]:
     """Every file whose source the result of a check depends on."""
+    reached, _ = _reached(check)
+    return _files(tuple(reached))
+
+
+def _reached(check: Check) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """`closure_of` the modules of reference, target and declaration."""
     home = registry.get(check.spec["name"]).reference.__module__
     modules = {home, check.module, *_declared_in(check.spec["name"])}
-    reached, _ = closure_of(tuple(sorted(m for m in modules if m)))
-    return _files(tuple(reached))
+    return closure_of(tuple(sorted(m for m in modules if m)))
 
 
 @cache
@@ -72,10 +77,7 @@ def _files(names: tuple[str, ...]) -> tuple[Path, ...]:
 
 def depends(check: Check, root: Path) -> dict[str, Any]:
     """Hashes of every source that the result of a check depends on."""
-    contract = registry.get(check.spec["name"])
-    home = contract.reference.__module__
-    modules = {home, check.module, *_declared_in(check.spec["name"])}
-    reached, installed = closure_of(tuple(sorted(m for m in modules if m)))
+    reached, installed = _reached(check)
     found: dict[str, Any] = {"sources": dict(reached)}
     found["distributions"] = distributions((*check.requires, *installed))
     if check.gate == "limits":
