@@ -13,18 +13,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from contract import gates, recordbook, registry, suites, worker_server
 from contract.autocontrols import ANY_GATE
 from contract.availability import missing_reason
 from contract.case import Case, Kernel, find
 from contract.checks import DEFAULT_ENGINE
-from contract.declare import Control, Implementation, served
+from contract.declare import Control, Implementation
 from contract.diagnose import explain
+from contract.engines import host
 from contract.errors import ContractError
 from contract.gates import reference
 from contract.judge import PLAIN, Bench, Subject, Tally
@@ -44,9 +45,8 @@ def worker_setup(payload: dict[str, Any]) -> None:
 def server_setup(payload: dict[str, Any]) -> None:
     """In the worker server, before it forks: what every worker needs."""
     from contract import autocontrols
-    from contract.engines import host
 
-    del autocontrols, host
+    del autocontrols
     suites.reload(payload)
 
 
@@ -175,7 +175,7 @@ class Judge:
         extra: dict[str, Any] = {}
         item: Implementation | Control | None = None
         if check["target"] == "implementation":
-            item = _registered(
+            item = host.registered(
                 kernel,
                 check["name"],
                 registry.implementations(kernel.contract.name),
@@ -189,7 +189,7 @@ class Judge:
                 "in_place": item.in_place,
             }
         elif check["target"] == "control":
-            item = _registered(kernel, check["name"], registry.controls(kernel.contract.name))
+            item = host.registered(kernel, check["name"], registry.controls(kernel.contract.name))
             extra = {"depths": item.order}
         if kernel.shares:
             launches = tuple(launch for launch in launches if not launch.batch)
@@ -307,27 +307,6 @@ class Judge:
             outputs_compared=compared,
             widest_ulp=widest,
         )
-
-
-Item = TypeVar("Item", Implementation, Control)
-
-
-def _registered(
-    kernel: Kernel, name: str, items: Iterable[Item], engine: str = DEFAULT_ENGINE
-) -> Item:
-    """The implementation of that name, or the control `COLOUR.NAME`, for this kernel."""
-    for item in items:
-        if isinstance(item, Implementation) and item.engine != engine:
-            continue
-        own = item.name if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
-        if (own, item.profile) == (name, kernel.profile.name) and served(
-            item.parameters, kernel.parameters
-        ):
-            return item
-    raise ContractError(
-        f"{kernel.id}/{name} is not registered in the process that judges it: let [tool.contract] suites, or a FILE"
-        " argument, name the module that registers it"
-    )
 
 
 def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:

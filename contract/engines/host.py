@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from contract import case as cases
 from contract import formats, registry
 from contract.case import Case, Kernel
-from contract.declare import Launch, served
+from contract.checks import DEFAULT_ENGINE
+from contract.declare import Control, Implementation, Launch, served
 from contract.engines import state
 from contract.engines.placement import Placed, place, to_bits, torch_type
 from contract.errors import ContractError
@@ -32,30 +33,34 @@ class Unfit(BadOutput):
     """A callable that was not called, or gave nothing that could be a result: no fault of a kernel can be seen in it."""
 
 
+Item = TypeVar("Item", Implementation, Control)
+
+
+def registered(
+    kernel: Kernel, name: str, items: Iterable[Item], engine: str = DEFAULT_ENGINE
+) -> Item:
+    """The implementation of that name, or the control `COLOUR.NAME`, for this kernel."""
+    for item in items:
+        if isinstance(item, Implementation) and item.engine != engine:
+            continue
+        own = item.name if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
+        if (own, item.profile) == (name, kernel.profile.name) and served(
+            item.parameters, kernel.parameters
+        ):
+            return item
+    raise ContractError(
+        f"{kernel.id}/{name} is not registered in the process that judges it: let [tool.contract] suites, or a FILE"
+        " argument, name the module that registers it"
+    )
+
+
 def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
     """The callable of an implementation or planted control, and whether it may write in place."""
-    kind, name = target["kind"], target["name"]
-    found: list[Any]
-    if kind == "implementation":
-        found = [
-            i
-            for i in registry.implementations(kernel.contract.name)
-            if i.name == name
-            and i.engine == "host"
-            and i.profile == target["profile"]
-            and served(i.parameters, kernel.parameters)
-        ]
-    else:
-        found = [
-            c
-            for c in registry.controls(kernel.contract.name)
-            if f"{c.colour}.{c.name}" == name
-            and c.profile == target["profile"]
-            and served(c.parameters, kernel.parameters)
-        ]
-    if not found:
-        raise ContractError(f"{kernel.id}: no {kind} {name!r} in this process")
-    return found[0].call, bool(getattr(found[0], "in_place", False))
+    name = kernel.contract.name
+    if target["kind"] == "implementation":
+        item = registered(kernel, target["name"], registry.implementations(name))
+        return item.call, item.in_place
+    return registered(kernel, target["name"], registry.controls(name)).call, False
 
 
 def run(
