@@ -8,6 +8,7 @@ numpy, torch nor rich.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,9 @@ from contract.options import parse
 
 if TYPE_CHECKING:
     from contract.results import Report
+    from contract.select import Selection
     from contract.suites import Loaded
+    from contract.worker_server import Shared
 
 OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 
@@ -73,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _check_target(option, path)
     config = read_config()
 
-    from contract import select, suites
+    from contract import select
 
     selection = select.Selection(
         tuple(arguments.names),
@@ -84,10 +87,21 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     # A -k that does not parse is told before anything is loaded.
     select.parse_keyword(selection.keyword)
-    loaded = suites.load(config, arguments.names)
 
     from contract import runner
 
+    if arguments.collect_only:
+        return _judge(arguments, config, selection, None)
+    with contextlib.closing(runner.start_server()) as server:
+        return _judge(arguments, config, selection, server)
+
+
+def _judge(
+    arguments: argparse.Namespace, config: Config, selection: Selection, server: Shared | None
+) -> int:
+    from contract import runner, select, suites
+
+    loaded = suites.load(config, arguments.names)
     checks = runner.collect(config)
     chosen = select.select(checks, selection, loaded.chosen)
     if arguments.collect_only:
@@ -104,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     options = run_options(arguments, config, loaded)
     with progress(len(chosen), arguments.color, arguments.quiet > 0) as on_result:
-        report = runner.run(chosen, options, on_result)
+        report = runner.run(chosen, options, on_result, server)
     for name in select.unregistered(config.require, checks):
         if not any(repr(name) in problem for problem in report.problems):
             report.problems.append(

@@ -237,7 +237,9 @@ def settle(
         low = high = f_low
     else:
         narrow = False
-        low, high = np.minimum(low, f_low), np.maximum(high, f_high)
+        # into the arrays of the roundings, which nothing else holds
+        high = np.maximum(high, f_high, out=None if f_high is f_low else f_high)
+        low = np.minimum(low, f_low, out=f_low)
     if not quiet:
         low, high, nan = settle_specials(low, high, nan, free, real)
     # the fp32 join moves an end by half an ulp at most

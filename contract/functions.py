@@ -81,7 +81,7 @@ class Function:
     def _finite(self, x: Array) -> Array:
         # a finite argument whose value is beyond float64 (exp 800) does not give infinity
         value = np.asarray(self.value(x))
-        if np.isposinf(value).any():
+        if value.size and not value.max() < np.inf:
             value = np.where(np.isposinf(value) & np.isfinite(x) & (x != 0), MOST, value)
         return value
 
@@ -137,7 +137,13 @@ def _log1p_exact(x: Array) -> Array:
 def _below_one(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
     # A finite argument's value lies below 1, in a binade whose ulp is half of 1's, though float64 rounds it up. This
     # end is 2^-45 off, which is below 2^-20 of that ulp.
-    return lambda x: np.where(np.isinf(x), f(x), np.clip(f(x), -_BELOW_ONE, _BELOW_ONE))
+    def value(x: Array) -> Array:
+        y = np.asarray(f(x))
+        inside = np.clip(y, -_BELOW_ONE, _BELOW_ONE)
+        endless = np.isinf(x)
+        return np.where(endless, y, inside) if endless.any() else inside
+
+    return value
 
 
 def _rsqrt(x: Array) -> Array:

@@ -21,7 +21,7 @@ STRESS_ROWS = 64
 STRESS_BLOCKS = {"quick": 1, "default": 16, "nightly": 16}
 NIGHTLY_SEEDS = 16
 #: Elements of the awkward shape that quick runs.
-QUICK_SIZE = 1 << 15
+QUICK_SIZE = 1 << 13
 
 
 def generator(*parts: Any) -> np.random.Generator:

@@ -81,8 +81,9 @@ def _hull(corners: Corners, quiet: bool = False) -> tuple[Array, Array]:
     lo = hi = corners[0][2]
     if quiet:
         # no zero, so no order of zeros
-        for _, _, value in corners[1:]:
-            lo, hi = np.minimum(lo, value), np.maximum(hi, value)
+        for index, (_, _, value) in enumerate(corners[1:]):
+            reuse = (lo, hi) if index else (None, None)
+            lo, hi = np.minimum(lo, value, out=reuse[0]), np.maximum(hi, value, out=reuse[1])
         return lo, hi
     for _, _, value in corners[1:]:
         lo, hi = lower(lo, value), upper(hi, value)
@@ -98,7 +99,12 @@ def _holds_zero(x: Interval) -> Array:
 
 
 def _holds_infinity(x: Interval) -> Array:
-    return np.asarray(np.isposinf(x.hi) | np.isneginf(x.lo))
+    return np.asarray((x.hi == np.inf) | (x.lo == -np.inf))
+
+
+def _has_infinity(x: Interval) -> bool:
+    # min and max hand a NaN on, which is no infinity but must not hide one
+    return bool(x.lo.size) and not (x.lo.min() > -np.inf and x.hi.max() < np.inf)
 
 
 def _with_clash(
@@ -163,9 +169,14 @@ def sum_specials(
 
 
 def _sum_exact(a: Array, b: Array, s: Array) -> Array:
-    # TwoSum's residue is zero
-    t = s - a
-    return np.asarray(((a - (s - t)) + (b - t) == 0) | ~np.isfinite(s))
+    # TwoSum's residue (a - (s - t)) + (b - t) with t = s - a is zero
+    t = np.asarray(s - a)
+    left = np.asarray(s - t)
+    np.subtract(a, left, out=left)
+    left += np.subtract(b, t, out=t)
+    exact = np.asarray(left == 0)
+    # an infinity or a NaN leaves a NaN
+    return exact if exact.all() else np.asarray(exact | ~np.isfinite(s))
 
 
 def neg(a: Interval) -> Interval:
@@ -194,7 +205,10 @@ def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, 
     if span is not None:
         return *_hull(corners, quiet=True), nan, span
     lo, hi = _hull(corners)
-    clash = (_holds_zero(a) & _holds_infinity(b)) | (_holds_infinity(a) & _holds_zero(b))
+    if _has_infinity(a) or _has_infinity(b):
+        clash = (_holds_zero(a) & _holds_infinity(b)) | (_holds_infinity(a) & _holds_zero(b))
+    else:
+        clash = np.zeros((), bool)
     if clash.any():
         # beside an end that is infinite lie finite values, and 0 times those is a zero
         uncertain_a, uncertain_b = ~_is_infinite(a), ~_is_infinite(b)

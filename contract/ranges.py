@@ -327,7 +327,8 @@ def case_range(
 def _widest(lo: Array, hi: Array, fmt: formats.Format, known: float) -> float:
     """The largest width in ulps of max(|y|, rms of the row) of the elements with two finite ends, or `known` if larger.
 
-    A row is looked at only if its widest element in ulps of its rms, which are the smaller ones, is beyond `known`.
+    An element is measured only if it is beyond the widest one found so far in ulps of its row's rms, which are never
+    the larger ones; each row's largest difference is measured first.
     """
     if not lo.size:
         return known
@@ -340,12 +341,21 @@ def _widest(lo: Array, hi: Array, fmt: formats.Format, known: float) -> float:
             finite = np.isfinite(lo) & np.isfinite(hi)
             lo, hi, apart = (np.where(finite, x, 0.0) for x in (lo, hi, apart))
         scale = np.minimum(np.sqrt(np.mean(np.square(lo), axis=-1)), fmt.max)
-        rows = np.flatnonzero(apart.max(axis=-1) > known * formats.ulp(scale, fmt))
+        unit = formats.ulp(scale, fmt)
+        top = apart.argmax(axis=-1)
+
+        def measured(places: tuple[Array, Array]) -> float:
+            size = np.maximum(np.maximum(np.abs(lo[places]), np.abs(hi[places])), scale[places[0]])
+            widths = apart[places] / formats.ulp(np.minimum(size, fmt.max), fmt)
+            return max(known, float(widths.max()))
+
+        every = np.arange(len(top))
+        rows = np.flatnonzero(apart[every, top] > known * unit)
         if not rows.size:
             return known
-        size = np.maximum(np.maximum(np.abs(lo[rows]), np.abs(hi[rows])), scale[rows, None])
-        widths = apart[rows] / formats.ulp(np.minimum(size, fmt.max), fmt)
-    return max(known, float(widths.max()))
+        known = measured((rows, top[rows]))
+        others = np.nonzero(apart[rows] > known * unit[rows, None])
+        return measured((rows[others[0]], others[1])) if others[0].size else known
 
 
 def plain_run(

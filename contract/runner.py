@@ -45,7 +45,17 @@ def collect(config: Config) -> list[Check]:
     return collect_checks()
 
 
-def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report:
+def start_server() -> worker_server.Shared:
+    """The server of the workers, for `run`: it imports torch while the caller loads the suites. To be closed."""
+    return worker_server.Shared(_child_environment())
+
+
+def run(
+    checks: list[Check],
+    options: RunOptions,
+    on_result: OnResult,
+    server: worker_server.Shared | None = None,
+) -> Report:
     """Judge the checks; never raises for a red kernel, an interrupt is noted in the report."""
     start = time.monotonic()
     report = Report(environment=environment(), seed=options.seed, effort=options.effort)
@@ -54,6 +64,7 @@ def run(checks: list[Check], options: RunOptions, on_result: OnResult) -> Report
     pairs = verify.gate_pairs(checks)
     keys = receipts.Keys(options)
     run_ = _Run(checks, options, store, keys, on_result, RowBook(options.store_root))
+    run_.server = server
     try:
         run_.go()
     except KeyboardInterrupt:
@@ -138,7 +149,11 @@ class _Run:
         if not todo or self.halted:
             return
         # one for all judges: torch, the suites and their libraries are imported once
-        self.server = worker_server.Shared(_judge_environment(self.options))
+        if self.server is None or not self.server.fits():
+            if self.server is not None:
+                self.server.close()
+            self.server = start_server()
+        self.server.preload(*_preload(self.options))
         for imports in dict.fromkeys(check.requires for check in todo if check.requires):
             self.server.prepare(imports)
         jobs = Jobs(todo)
@@ -365,7 +380,7 @@ class _JudgeProcess:
         self.barren = 0
 
     def _start(self) -> subprocess.Popen[str]:
-        environment_ = _judge_environment(self.options)
+        environment_ = {**_child_environment(), PRELOAD: json.dumps(_preload(self.options))}
         shared = () if self.server is None else (self.server.descriptor,)
         if shared:
             environment_[worker_server.SHARED] = str(shared[0])
@@ -500,7 +515,7 @@ class _JudgeProcess:
                     pipe.close()
 
 
-def _judge_environment(options: RunOptions) -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     return {
         **os.environ,
         # The checkout's folder must not come first on the path: its kernels/ would hide other people's packages.
@@ -509,9 +524,12 @@ def _judge_environment(options: RunOptions) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(_framework_path()),
-        # a worker that starts with the suites loaded costs a tenth of one that loads them
-        PRELOAD: json.dumps(["contract.judge_process:server_setup", dict(options.suites)]),
     }
+
+
+def _preload(options: RunOptions) -> tuple[str, dict[str, Any]]:
+    # a worker that starts with the suites loaded costs a tenth of one that loads them
+    return "contract.judge_process:server_setup", dict(options.suites)
 
 
 def _framework_path() -> list[str]:

@@ -45,7 +45,8 @@ THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )  # fmt: skip
-#: Environment variable: ["module:function", payload], called once in the server, so that each worker starts with it.
+#: Environment variable: ["module:function", payload], called once in the server, so that each worker starts with it;
+#: empty where it comes as the server's first message.
 PRELOAD = "CONTRACT_PRELOAD"
 #: Longest message to the server: the names of the modules that a worker starts with.
 MESSAGE_BYTES = 16 << 10
@@ -71,9 +72,12 @@ def serve(descriptor: int) -> NoReturn:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     if PRELOAD in os.environ:
+        preload = os.environ[PRELOAD].encode() or control.recv(MESSAGE_BYTES)
+        if not preload:
+            os._exit(0)
         # Its failure is the setup's to tell, in the worker.
         with contextlib.suppress(Exception):
-            function, payload = json.loads(os.environ[PRELOAD])
+            function, payload = json.loads(preload)
             _resolve(function)(payload)
     # Ended attendants need no wait; they report by themselves.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import ContractError
-from contract.worker_child import MESSAGE_BYTES, THREAD_VARIABLES
+from contract.worker_child import MESSAGE_BYTES, PRELOAD, THREAD_VARIABLES
 
 # Imports of torch and of a suite take seconds on a busy machine; a short timeout for the calls must
 # not turn them into a red.
@@ -176,8 +176,19 @@ class Shared:
     """A server for several judges: children that get its descriptor by `pass_fds` and in `SHARED`, and adopt it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._server = _Server((), environment)
+        self._server = _Server(_key(), {**environment, PRELOAD: ""})
         self.descriptor = self._server.control.fileno()
+
+    def fits(self) -> bool:
+        """Whether the variables that libraries read when they are loaded are those it was started under."""
+        return self._server.key == _key()
+
+    def preload(self, function: str, payload: Mapping[str, Any]) -> None:
+        """Have `module:function` called with the payload before the first fork; asked for once, it waits for that."""
+        message = json.dumps([function, payload]).encode()
+        with contextlib.suppress(OSError):
+            # what is too long for a message is for the workers to do
+            self._server.control.send(message if len(message) <= MESSAGE_BYTES else b"null")
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Have these modules imported in the background, for workers that start with them."""

@@ -642,7 +642,39 @@ def shared(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[worker_se
         monkeypatch.setenv(worker_server.SHARED, str(os.dup(one.descriptor)))
         worker_server.adopt()
         assert worker_server.SHARED not in os.environ
+        one.preload("builtins:dict", {})
         yield one
+
+
+def test_a_shared_server_waits_for_what_to_preload_and_its_workers_have_it(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = library.with_name("preloaded")
+    library.write_text(
+        "from pathlib import Path\n"
+        "def note(payload):\n    Path(payload['mark']).write_text(str(__import__('os').getpid()))"
+    )
+    with contextlib.closing(worker_server.Shared(os.environ)) as one:
+        assert one.fits()
+        monkeypatch.setenv("OMP_SCHEDULE", "static")
+        assert not one.fits()
+        monkeypatch.delenv("OMP_SCHEDULE")
+        monkeypatch.setenv(worker_server.SHARED, str(os.dup(one.descriptor)))
+        worker_server.adopt()
+        one.preload("library:note", {"mark": str(mark)})
+        with worker_with() as worker:
+            assert worker.call("faulty:echo", {"n": 1}, {}).payload == {"n": 1}
+        assert int(mark.read_text()) == one._server.process.pid
+        # what no message holds is left to the workers
+        one.preload("library:note", {"mark": "x" * MESSAGE_BYTES})
+
+
+def test_a_shared_server_that_nobody_uses_ends_with_its_owner() -> None:
+    one = worker_server.Shared(os.environ)
+    process = one._server.process
+    one._server.control.close()
+    assert process.wait(PATIENT) == 0
+    one.close()
 
 
 def test_libraries_are_prepared_before_a_worker_needs_them(
