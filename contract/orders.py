@@ -75,7 +75,7 @@ class Accumulator:
     """The format in which a sum runs.
 
     Attributes:
-        name: fp32, fp16, bf16, or wN: N bits that are truncated, with the exponents of fp32.
+        name: fp32, fp16, bf16, int32, or wN: N bits that are truncated, with the exponents of fp32.
         bits: bits of the significand.
         least: exponent of the smallest positive value.
         normal: exponent of the smallest normal one.
@@ -130,16 +130,18 @@ _ACCUMULATORS = {
     "fp32": FP32,
     "fp16": Accumulator("fp16", 11, -24, -14, 65520.0),
     "bf16": Accumulator("bf16", 8, -133, -126, float.fromhex("0x1.ffp127")),
+    # integers below the overflow are sums of whole numbers in float64, too
+    "int32": Accumulator("int32", 53, 0, 0, 2.0**31),
 }
 
 
 def accumulator(name: str) -> Accumulator:
-    """The accumulator of that name: fp32, fp16, bf16, or wN with N significand bits (2 to 24)."""
+    """The accumulator of that name: fp32, fp16, bf16, int32, or wN with N significand bits (2 to 24)."""
     if name in _ACCUMULATORS:
         return _ACCUMULATORS[name]
     if name.startswith("w") and name[1:].isdigit() and 2 <= int(name[1:]) <= 24:
         return Accumulator(name, int(name[1:]), -149, -126, FP32.overflow, truncates=True)
-    raise DeclarationError(f"accumulator {name!r}; use fp32, fp16, bf16, or w2 to w24")
+    raise DeclarationError(f"accumulator {name!r}; use fp32, fp16, bf16, int32, or w2 to w24")
 
 
 @dataclass(frozen=True)

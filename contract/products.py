@@ -117,7 +117,8 @@ def _piece(
     nan: Array | None = None
     if special or not float(sums.magnitude.max(initial=0.0)) < acc.overflow / 2:
         low, high, nan = _overflow(a, b, start, sums, acc, low, high, n, special)
-    return collapse(low, high, nan, narrow=bool(exact.all()) and nan is None)
+    narrow = acc.bits <= 24 and bool(exact.all()) and nan is None
+    return collapse(low, high, nan, narrow=narrow)
 
 
 def gamma(h: Any, u: float) -> Any:

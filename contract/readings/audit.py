@@ -14,6 +14,7 @@ from contract.declare import Contract, Profile
 from contract.exactround import round_mpf
 from contract.interval import Array
 from contract.readings.base import Reading
+from contract.readings.structured import whole_numbers
 
 BITS = 200
 _NAN, _INF = mpmath.mpf("nan"), mpmath.mpf("inf")
@@ -138,6 +139,14 @@ class AuditReading(Reading):
 
     def _known(self, mask: Array) -> Array:
         return np.asarray(_elementwise(lambda x: bool(x != 0), mask), bool)
+
+    def _integers(self, values: Array) -> Array:
+        return np.asarray(whole_numbers(_elementwise(float, values).astype(np.float64)))
+
+    def _exactly(self, values: Array) -> Array:
+        return _elementwise(
+            lambda x: mpmath.mpf(x if isinstance(x, float) else int(x)), values.astype(object)
+        )
 
     def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
         as_float = _elementwise(float, values).astype(np.float64)

@@ -29,6 +29,7 @@ from contract.endpoints import (
     significant_bits,
     span_of,
     tamed,
+    to_f32,
     upper,
 )
 from contract.errors import DeclarationError
@@ -37,6 +38,7 @@ from contract.formats import get as get_format
 from contract.fused import fused_multiply_add
 from contract.orders import Accumulator
 from contract.readings.base import Change, Reading
+from contract.readings.structured import whole_numbers
 
 
 class RangeReading(Reading):
@@ -202,6 +204,23 @@ class RangeReading(Reading):
 
     def _known(self, mask: Interval) -> Array:
         return np.asarray(mask.lo != 0)
+
+    def _integers(self, values: Interval) -> Array:
+        if not values.same or values.nan is not None:
+            raise DeclarationError(
+                f"contract {self.contract.name}: r.integers of a value that is not known; read an input operand"
+            )
+        return np.asarray(whole_numbers(values.lo))
+
+    def _exactly(self, values: Array) -> Interval:
+        known = values.astype(np.float64)
+        if values.dtype.kind in "iu" and known.size and np.abs(known).max() >= 2.0**53:
+            # beside the value where float64 does not hold it
+            low, high = np.nextafter(known, -np.inf), np.nextafter(known, np.inf)
+            held = known.astype(object) == values.astype(object)
+            return Interval(np.where(held, known, low), np.where(held, known, high))
+        with np.errstate(over="ignore"):
+            return self.load(known, narrow=bool((to_f32(known) == known).all()))
 
     def _pick_max(self, values: Interval, axis: int, nan: str) -> Interval:
         return sets.pick_max(values, axis, nan)

@@ -22,6 +22,7 @@ from contract.fused import fma_f32
 from contract.orders import Accumulator
 from contract.readings.base import Change, Reading
 from contract.readings.orders import ORDERS, merged_moments, ordered_sum
+from contract.readings.structured import whole_numbers
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,12 @@ class SampleReading(Reading):
 
     def _known(self, mask: Array) -> Array:
         return np.asarray(mask != 0)
+
+    def _integers(self, values: Array) -> Array:
+        return np.asarray(whole_numbers(values))
+
+    def _exactly(self, values: Array) -> Array:
+        return values.astype(np.float64)
 
     def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
         if nan == "ignore":

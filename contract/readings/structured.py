@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from contract.attention import FINAL, Gauge, Softmax
 from contract.errors import DeclarationError
@@ -46,9 +49,39 @@ class Structured(ABC):
     @abstractmethod
     def _pinned(self, name: str, value: Any) -> Any: ...
     @abstractmethod
+    def view(self, a: Any, f: Callable[[Any], Any]) -> Any: ...
+    @abstractmethod
+    def _integers(self, values: Any) -> Any: ...
+    @abstractmethod
+    def _exactly(self, values: Any) -> Any: ...
+    @abstractmethod
     def _pick_max(self, values: Any, axis: int, nan: str) -> Any: ...
     @abstractmethod
     def _one_of(self, parts: list[Any]) -> Any: ...
+
+    # -- known numbers
+    def integers(self, x: Quantity) -> Any:
+        """The values of an integer operand as an int64 array, to index with, to mask with, or to unpack.
+
+        Known in every reading, so that what is computed from them in NumPy's integers is exact; `exactly` leads back.
+
+        Raises:
+            DeclarationError: a value that is not known, or is no integer (NaN included).
+        """
+        return self._integers(x.v)
+
+    def exactly(self, values: Any) -> Quantity:
+        """Numbers that are known exactly: an integer array (to 63 bits), or float64 values that are no roundings."""
+        return self.wrap(self._exactly(np.asarray(values)))
+
+    def converted(self, x: Quantity) -> Quantity:
+        """An int32 sum as the fp32 number that the next step reads: rounded where it has more than 24 bits, or kept."""
+        return x + 0.0
+
+    def take(self, table: Quantity, index: Any, axis: int = 0) -> Quantity:
+        """The entries of `table` along an axis at an integer array (`integers`); moves bits, computes nothing."""
+        chosen = np.asarray(index)
+        return self.wrap(self.view(table.v, lambda a: np.take(a, chosen, axis=axis)))
 
     # -- products
     def dot(
@@ -66,7 +99,7 @@ class Structured(ABC):
 
         Args:
             order: Chunks, Mma or Tree; any order of at most `depth` additions a term where None.
-            accumulator: fp32, fp16, bf16, or wN.
+            accumulator: fp32, fp16, bf16, wN, or int32 (integer codes: exact below 2^31).
             start: what the sum begins with (a bias, the accumulator of a previous step).
         """
         if order is not None and depth is not None:
@@ -176,6 +209,22 @@ class Structured(ABC):
         """log(1 + exp(x)), and x itself above the threshold."""
         below = self.log1p(self.function("exp", x, ulps=ulps), ulps=ulps)
         return self.where(self.less(self.wrap(x.r.lift(threshold)), x), x, below)
+
+
+def whole_numbers(values: Any) -> Any:
+    """Float64 values as int64.
+
+    Raises:
+        DeclarationError: a value that is no integer of at most 2^53.
+    """
+    a = np.asarray(values, np.float64)
+    # a NaN is not at most anything
+    wrong = ~(np.abs(a) <= 2.0**53) | (np.rint(a) != a)
+    if wrong.any():
+        raise DeclarationError(
+            f"a reference took {float(a[wrong].ravel()[0])!r} for an integer; r.integers reads operands of integer formats"
+        )
+    return a.astype(np.int64)
 
 
 def declared_order(declared: Any, order: Order) -> Order:
