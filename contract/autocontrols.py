@@ -81,7 +81,11 @@ def tiny_case(kernel: Kernel) -> Case:
         for dim, size in (contract.stress or contract.awkward or contract.shapes)[0].items()
     }
     shape = {**{dim: 2 for dim in contract.row_dims}, **shape}
-    values = {o.name: np.ones(tuple(shape[d] for d in o.dims)) for o in kernel.inputs()}
+    values = {
+        # an index of one row is 0
+        o.name: np.full(tuple(shape[d] for d in o.dims), float((o.limit(shape) or 2) > 1))
+        for o in kernel.inputs()
+    }
     return make_case(kernel, shape, values)
 
 

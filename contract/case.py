@@ -174,6 +174,8 @@ def make_case(
     Unsigned integers of a float operand's storage are taken as its bits: so a row can hold a NaN with a payload.
     """
     bits: dict[str, Array] = {}
+    if broken := kernel.contract.broken_rule(shape):
+        raise CaseError(f"{kernel.id}: sizes {dict(shape)} break a rule of the contract: {broken}")
     for operand in kernel.inputs():
         fmt = kernel.format(operand)
         if operand.name not in values:
@@ -192,7 +194,26 @@ def make_case(
         else:
             rounded = formats.round_to(np.asarray(x, np.float64), fmt)
             bits[operand.name] = formats.encode(rounded, fmt)
+        check_values(kernel, operand, shape, bits[operand.name])
     return Case(dict(shape), bits, scalars_of(kernel, scalars), label)
+
+
+def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bits: Array) -> None:
+    """Refuse a value that the operand may not hold.
+
+    Raises:
+        CaseError: an index outside 0 .. below - 1.
+    """
+    limit = operand.limit(shape)
+    if limit is None:
+        return
+    values = formats.decode(bits, kernel.format(operand))
+    wrong = ~((values >= 0) & (values < limit))
+    if wrong.any():
+        raise CaseError(
+            f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; values are 0 to {limit - 1}"
+            + (f" ({operand.below} - 1)" if isinstance(operand.below, str) else "")
+        )
 
 
 def scalars_of(
@@ -213,7 +234,7 @@ def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     """Dim sizes from the operands' shapes.
 
     Raises:
-        CaseError: an operand with another number of dims, or two operands that disagree on a dim.
+        CaseError: an operand with another number of dims, two operands that disagree on a dim, or a broken rule.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
@@ -231,6 +252,10 @@ def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
                     f"{kernel.id}: {operand.name} has {dim} = {size}, {origin[dim]} has {sizes[dim]}; they must agree"
                 )
             origin.setdefault(dim, operand.name)
+    if set(sizes) >= {d for o in kernel.contract.operands for d in o.dims} and (
+        broken := kernel.contract.broken_rule(sizes)
+    ):
+        raise CaseError(f"{kernel.id}: sizes {sizes} break a rule of the contract: {broken}")
     return sizes
 
 

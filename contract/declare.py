@@ -59,6 +59,7 @@ class Operand:
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
+        below: for indices and other codes: every value lies in 0 .. below - 1, a number or the size of a dim.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Operand:
     stage: bool = False
     in_place_of: str | None = None
     finite: bool = False
+    below: str | int | None = None
 
     def __post_init__(self) -> None:
         require_name("operand", self.name)
@@ -83,6 +85,10 @@ class Operand:
         if self.stage and self.role != "out":
             raise DeclarationError(f"operand {self.name}: a stage is an output; set role='out'")
         object.__setattr__(self, "when", _frozen({k: tuple(v) for k, v in dict(self.when).items()}))
+
+    def limit(self, shape: Shape) -> int | None:
+        """One past the largest value that the operand may hold; None where its format alone bounds it."""
+        return int(shape[self.below]) if isinstance(self.below, str) else self.below
 
 
 def tensor(name: str, dims: str, format: str = "bf16", **more: Any) -> Operand:
@@ -238,7 +244,8 @@ class Contract:
         invariant: what must not move bits on ordinary rows: batch, position, launch, layout.
         shares: operand or quantity that rows share by contract (per-tensor scale): rows then depend on each other.
         shares_when: enumerated parameter values under which they do; always where empty.
-        elementwise: every output depends on the same index of the inputs alone (enables finer chunks).
+        rules: what sizes must satisfy beyond agreeing, in words -> predicate of {dim: size}: {"k is a multiple of 32":
+            lambda s: s["k"] % 32 == 0}. A case that breaks one is refused with those words.
     """
 
     name: str
@@ -264,6 +271,7 @@ class Contract:
     shares: str = ""
     shares_when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: str = ""
+    rules: Mapping[str, Callable[[Shape], bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_name("contract", self.name)
@@ -285,7 +293,9 @@ class Contract:
             "invariant",
         ):
             object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
-        for attribute in ("parameters", "options", "freedoms", "not_applicable", "honest_nulls"):
+        for attribute in (
+            "parameters", "options", "freedoms", "not_applicable", "honest_nulls", "rules",
+        ):  # fmt: skip
             object.__setattr__(self, attribute, _frozen(getattr(self, attribute)))
         self._check_names()
         self._check_shapes()
@@ -303,6 +313,12 @@ class Contract:
             if names.count(name) > 1:
                 raise DeclarationError(
                     f"{where}: {name!r} is declared {names.count(name)} times; every name once"
+                )
+        sizes = {dim for operand in self.operands for dim in operand.dims}
+        for operand in self.operands:
+            if isinstance(operand.below, str) and operand.below not in sizes:
+                raise DeclarationError(
+                    f"{where}: operand {operand.name} lies below {operand.below!r}, no dim; dims are {sorted(sizes)}"
                 )
         if not self.outputs():
             raise DeclarationError(
@@ -355,6 +371,8 @@ class Contract:
                 raise DeclarationError(
                     f"{where}: shape {dict(shape)} must give a size >= 1 to each of {sorted(dims)}"
                 )
+            if broken := self.broken_rule(shape):
+                raise DeclarationError(f"{where}: shape {dict(shape)} breaks its rule: {broken}")
         for shape in (*self.stress, *self.exact_shapes):
             if not set(shape) <= dims or not dims - set(shape) <= set(self.row_dims):
                 raise DeclarationError(
@@ -402,6 +420,10 @@ class Contract:
                         f"{where}: profile {profile.name}: vacuous {name!r} is no point, option or parameter"
                         " (write POINT, drop-POINT, truncate-POINT, OPTION or NAME=VALUE)"
                     )
+
+    def broken_rule(self, shape: Shape) -> str:
+        """The first rule that these sizes do not satisfy, in words; '' where they satisfy all."""
+        return next((words for words, holds in self.rules.items() if not holds(shape)), "")
 
     def inputs(self, parameters: Mapping[str, str] | None = None) -> tuple[Operand, ...]:
         """Operands that are read, in order; those that exist under `parameters` where given."""

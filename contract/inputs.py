@@ -31,9 +31,13 @@ def generator(*parts: Any) -> np.random.Generator:
 
 
 def typical_values(
-    operand: Operand, fmt: formats.Format, rng: np.random.Generator, shape: tuple[int, ...]
+    operand: Operand,
+    fmt: formats.Format,
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    limit: int | None = None,
 ) -> Array:
-    """Ordinary data of one operand: its own sampler, N(0, 1), or uniform codes."""
+    """Ordinary data of one operand: its own sampler, N(0, 1), or uniform codes (below `limit`, both ends among them)."""
     if operand.typical is not None:
         values = np.asarray(operand.typical(rng, shape), np.float64)
         if values.shape != shape:
@@ -41,6 +45,10 @@ def typical_values(
                 f"operand {operand.name}: typical(rng, {shape}) returned shape {values.shape}"
             )
         return values
+    if limit is not None:
+        drawn = rng.integers(0, limit, shape).astype(np.float64)
+        drawn.reshape(-1)[:2] = (limit - 1, 0)[: drawn.size]
+        return drawn
     if fmt.kind == "int":
         top = min(fmt.max, 2.0**20)
         return np.floor(rng.uniform(max(-top - 1, _lowest(fmt)), top + 1, shape))
@@ -65,7 +73,7 @@ def _typical_bits(kernel: Kernel, operand: Operand, shape: Mapping[str, int], se
     if held is None or held[0] is not operand:
         dims = tuple(shape[d] for d in operand.dims)
         rng = generator("typical", seed, kernel.contract.name, operand.name, sorted(shape.items()))
-        values = typical_values(operand, fmt, rng, dims)
+        values = typical_values(operand, fmt, rng, dims, operand.limit(shape))
         bits = formats.encode(formats.round_to(values, fmt), fmt)
         bits.setflags(write=False)
         if sum(x.nbytes for _, x in _typical.values()) + bits.nbytes > KEPT_BYTES:
@@ -146,6 +154,13 @@ def _expand(
     for i, operand in enumerate(per_row):
         sizes = tuple(shape[d] for d in operand.dims)
         axis = kernel.row_axis(operand) or 0
+        if (limit := operand.limit(shape)) is not None:
+            # an index outside is no input; which rows are read is drawn as in ordinary data
+            drawn = generator("index", block[i * STRESS_ROWS].describe(), operand.name)
+            values[operand.name] = typical_values(
+                operand, kernel.format(operand), drawn, sizes, limit
+            )
+            continue
         rest = [n for k, n in enumerate(sizes) if k != axis]
         x = expand(
             block[i * STRESS_ROWS : i * STRESS_ROWS + rows],
@@ -159,10 +174,10 @@ def _expand(
         if i % 2 == 0 and row.specials:
             # a NaN in what all rows share would blind its column in the whole block
             row = Row(row.pattern, row.lo, row.hi, row.seed)
-        fmt = kernel.format(operand)
-        if operand.typical is not None and row.seed % 2:
+        fmt, limit = kernel.format(operand), operand.limit(shape)
+        if limit is not None or (operand.typical is not None and row.seed % 2):
             values[operand.name] = typical_values(
-                operand, fmt, generator("shared", row.describe(), operand.name), dims
+                operand, fmt, generator("shared", row.describe(), operand.name), dims, limit
             )
         else:
             values[operand.name] = expand([row], int(np.prod(dims, dtype=np.int64)), fmt).reshape(

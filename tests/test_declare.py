@@ -57,6 +57,14 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"parameters": {"gain": ()}}, ("parameter gain", "distinct values")),
     ({"parameters": {"gain": ("w", "w")}}, ("parameter gain", "('w', 'w')")),
     ({"parameters": {"gain": ("1/w",)}}, ("gain='1/w'", "cannot stand in an id")),
+    (
+        {"rules": {"d is a multiple of 32": lambda s: s["d"] % 32 == 0}},
+        ("'d': 4", "d is a multiple of 32"),
+    ),
+    (
+        {"operands": (X, tensor("ids", "rows", "int32", below="vocab"), OUT)},
+        ("operand ids", "'vocab'", "['d', 'rows']"),
+    ),
     ({"not_applicable": {"exakt": "typo"}}, ("'exakt'", "a gate of shapes")),
     ({"not_applicable": {"exact": ""}}, ("'exact'", "a reason")),
     ({"shapes": ()}, ("no shape", "compares nothing")),

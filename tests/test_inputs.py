@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract import inputs
-from contract.case import Kernel, kernels_of
+from contract import autocontrols, inputs
+from contract.case import Kernel, kernels_of, make_case, shape_from
 from contract.declare import Contract, Profile, output, tensor
+from contract.errors import CaseError
 from contract.inputs import exact_cases, shape_list, size_of, typical_case
 from contract.interval import Array
 from contract.kernels.add_rms_tail import add_rms_tail
@@ -152,7 +153,7 @@ def shaped(*awkward: int, declared: tuple[int, ...] = (1 << 20, 1 << 10, 1 << 16
 @pytest.mark.parametrize(
     ("awkward", "quick"),
     [
-        ((64, 8, 1 << 15, 1 << 17), [1 << 15, 1 << 10]),
+        ((64, 8, 1 << 13, 1 << 17), [1 << 13, 1 << 10]),
         ((64, 8, 72), [72, 1 << 10]),
         # none is cheap: the smallest
         ((1 << 18, 1 << 17), [1 << 17, 1 << 10]),
@@ -202,3 +203,60 @@ def test_a_format_that_a_parameter_names_is_that_of_the_kernel() -> None:
         (x,) = kernel.inputs()
         assert kernel.format(out).name == kernel.parameters["to"]
         assert kernel.format(x).name == kernel.parameters["source"]
+
+
+# ---- indices
+
+
+def lookup(**more: Any) -> Kernel:
+    contract = Contract(
+        "lookup",
+        "test",
+        lambda r, ids, table: r.round("out", r.take(table, r.integers(ids))),
+        (
+            tensor("ids", "rows", "int32", below="vocab"),
+            tensor("table", "vocab d"),
+            output("out", "rows d"),
+        ),
+        (Profile("once", {"out": "bf16"}),),
+        ("rows",),
+        ({"rows": 3, "vocab": 5, "d": 2},),
+        stress=({"vocab": 5, "d": 2}, {"vocab": 1, "d": 3}),
+        exact=lambda rng, shape, scalars, parameters: {
+            "ids": rng.integers(0, shape["vocab"], shape["rows"]),
+            "table": rng.integers(-8, 8, (shape["vocab"], shape["d"])),
+        },
+        **more,
+    )
+    return kernels_of(contract)[0]
+
+
+def test_indices_are_drawn_inside_their_table_with_both_ends() -> None:
+    kernel = lookup()
+    cases = [
+        inputs.typical_case(kernel, kernel.contract.shapes[0], 0),
+        *inputs.stress_cases(kernel, "default", 0),
+        *(case for case, _ in inputs.exact_cases(kernel, 0)[0]),
+        autocontrols.tiny_case(kernel),
+    ]
+    for case in cases:
+        ids = case.value(kernel, kernel.inputs()[0])
+        assert ids.min() >= 0
+        assert ids.max() < case.shape["vocab"]
+    assert {0.0, 4.0} <= set(cases[0].value(kernel, kernel.inputs()[0]))
+
+
+@pytest.mark.parametrize("wrong", [5, -1])
+def test_an_index_outside_is_refused(wrong: int) -> None:
+    values = {"ids": np.array([0, wrong, 1]), "table": np.zeros((5, 2))}
+    with pytest.raises(CaseError, match=rf"ids holds {wrong}; values are 0 to 4 \(vocab - 1\)"):
+        make_case(lookup(), {"rows": 3, "vocab": 5, "d": 2}, values)
+
+
+def test_a_case_that_breaks_a_rule_is_refused() -> None:
+    kernel = lookup(rules={"d is even": lambda s: s["d"] % 2 == 0})
+    values = {"ids": np.zeros(1), "table": np.zeros((5, 3))}
+    with pytest.raises(CaseError, match="d is even"):
+        make_case(kernel, {"rows": 1, "vocab": 5, "d": 3}, values)
+    with pytest.raises(CaseError, match="d is even"):
+        shape_from(kernel, {"ids": (1,), "table": (5, 3)})
