@@ -6,7 +6,6 @@ that the verdict depends on. `contract run` writes it when the reference and eve
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,10 @@ def verified(
 
 
 def bound(kernel: Kernel, item: Implementation) -> Callable[..., Any]:
-    """The callable with what its signature names of profile and parameters bound."""
-    from contract.engines.host import arguments_of
+    """The callable with what its signature names of profile and parameters bound, its arguments looked at."""
+    from contract.calls import Call
 
-    extra = arguments_of(item.call, kernel)
-    return functools.partial(item.call, **extra) if extra else item.call
+    return Call(kernel, item)
 
 
 def implementation_of(kernel: Kernel, name: str) -> Implementation:

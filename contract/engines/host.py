@@ -168,7 +168,7 @@ def _torch_runner(
     return run_one
 
 
-def _body(call: Callable[..., Any]) -> Callable[..., Any]:
+def body_of(call: Callable[..., Any]) -> Callable[..., Any]:
     """What names the arguments: of a torch module, whose __call__ takes anything, its forward."""
     forward = getattr(call, "forward", None)
     return forward if callable(forward) and not inspect.isfunction(call) else call
@@ -186,7 +186,7 @@ class _Fits:
             return
         self.checked = True
         try:
-            signature = inspect.signature(_body(self.call))
+            signature = inspect.signature(body_of(self.call))
         except (TypeError, ValueError):
             return
         try:
@@ -201,7 +201,7 @@ class _Fits:
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:
     """The enumerated parameters that the callable's signature names (all of them where it takes **kwargs)."""
     try:
-        signature = inspect.signature(_body(call)).parameters
+        signature = inspect.signature(body_of(call)).parameters
     except (TypeError, ValueError):
         return {}
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())

@@ -1,0 +1,123 @@
+"""A verified kernel as its callers see it: arguments that its contract does not allow are refused before it runs.
+
+Sizes, dtypes and the contract's rules are looked at on every call, values only where a wrong one would be read as a place
+(`below`) or spoil a row in silence (`finite`, for operands that rows share, such as scales): those once for each tensor
+and each time it was written to.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from contract.case import Kernel, check_values, shape_from
+from contract.declare import Implementation, Operand
+from contract.engines.host import arguments_of, body_of
+from contract.engines.placement import TORCH_TYPES, to_bits
+from contract.errors import CaseError
+
+# Values of small operands are looked at on each call: remembering them costs as much.
+_SMALL = 1024
+
+
+class Call:
+    """One implementation of a kernel, its profile and enumerated parameters bound.
+
+    Called as the implementation is, with operands and scalars by name or in its own order; returns what it returns.
+
+    Raises:
+        CaseError: an operand that is missing, or has a dtype, a number of dims, a size or values that the contract does
+            not allow; the message names the operand, the value and what is needed.
+    """
+
+    def __init__(self, kernel: Kernel, item: Implementation) -> None:
+        self.kernel, self.item = kernel, item
+        self.extra = arguments_of(item.call, kernel)
+        self.inputs = {o.name: o for o in kernel.inputs()}
+        self.types = {o.name: TORCH_TYPES[kernel.format(o).name] for o in kernel.inputs()}
+        self.signature = _signature(item.call)
+        # id of a tensor whose values were looked at -> (the tensor, its version, one past its largest value)
+        self._seen: dict[int, tuple[weakref.ref[Any], int, int | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<verified {self.kernel.id}/{self.item.name}>"
+
+    def __call__(self, *operands: Any, **named: Any) -> Any:
+        given = self._named(operands, named)
+        self._check({name: given.get(name) for name in self.inputs})
+        return self.item.call(*operands, **named, **self.extra)
+
+    def _named(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in named:
+            if name in self.extra:
+                raise CaseError(
+                    f"{self.kernel.id}: {name}={named[name]!r} is bound already; ask verified() for another"
+                )
+        if not operands or self.signature is None:
+            return named
+        try:
+            return self.signature.bind_partial(*operands, **named).arguments
+        except TypeError as error:
+            raise CaseError(f"{self.kernel.id}: {error}; it takes {self.signature}") from None
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        for name, value in given.items():
+            if value is None:
+                raise CaseError(
+                    f"{self.kernel.id}: operand {name}= is not given; it takes {', '.join(self.inputs)}"
+                )
+            dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+            if dtype != self.types[name]:
+                raise CaseError(
+                    f"{self.kernel.id}: {name} has dtype {dtype}, profile {self.kernel.profile.name} needs"
+                    f" {self.types[name]}; convert it, or ask verified() for another profile"
+                )
+        shape = shape_from(self.kernel, {name: tuple(v.shape) for name, v in given.items()})
+        for name, operand in self.inputs.items():
+            shared = operand.finite and self.kernel.row_axis(operand) is None
+            if operand.below is not None or shared:
+                self._look(operand, given[name], operand.limit(shape), shape)
+
+    def _look(
+        self, operand: Operand, value: Any, limit: int | None, shape: Mapping[str, int]
+    ) -> None:
+        """Refuse a value of this tensor, unless it was looked at already and not written to since."""
+        version = int(getattr(value, "_version", 0))
+        known = self._seen.get(id(value))
+        if known is not None and known[0]() is value and known[1:] == (version, limit):
+            return
+        bits = to_bits(value, self.kernel.format(operand))
+        check_values(self.kernel, operand, shape, bits)
+        if operand.finite:
+            _check_finite(self.kernel, operand, bits)
+        if bits.size > _SMALL:
+            key = id(value)
+            self._seen[key] = (
+                weakref.ref(value, lambda _: self._seen.pop(key, None)),
+                version,
+                limit,
+            )
+
+
+def _check_finite(kernel: Kernel, operand: Operand, bits: Any) -> None:
+    from contract import formats
+
+    values = formats.decode(bits, kernel.format(operand))
+    bad = ~np.isfinite(values)
+    if bad.any():
+        place = [int(i) for i in np.argwhere(bad)[0]]
+        raise CaseError(
+            f"{kernel.id}: {operand.name}{place} is {float(values[bad].ravel()[0])!r}; the kernel is defined for finite"
+            " values only"
+        )
+
+
+def _signature(call: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(body_of(call))
+    except (TypeError, ValueError):
+        return None
