@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from contract import registry, suites
+from contract import calls, registry, suites
 from contract.calls import Call
 from contract.case import Kernel, kernels_of
 from contract.config import Config
-from contract.declare import Contract, Implementation, Profile, output, served, tensor
+from contract.declare import Contract, Implementation, Operand, Profile, output, served, tensor
 from contract.engines.placement import place
 from contract.errors import CaseError
 from contract.inputs import size_of, typical_case
@@ -160,13 +160,12 @@ def test_a_scale_that_is_not_finite_is_refused_also_when_it_is_written_later(val
 def test_large_operands_are_looked_at_once_and_again_when_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from contract import calls
-
     looked: list[str] = []
-    original: Callable[..., None] = calls.check_values
-    monkeypatch.setattr(
-        calls, "check_values", lambda k, o, s, b: (looked.append(o.name), original(k, o, s, b))[1]
-    )
+
+    def look(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bits: Any) -> None:
+        looked.append(operand.name)
+
+    monkeypatch.setattr(calls, "check_values", look)
     _, _, call = scaled()
     given = {**right(), "scales": torch.ones(5000)}
     call(**given)
