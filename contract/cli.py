@@ -193,7 +193,10 @@ def _list(arguments: argparse.Namespace) -> int:
     from contract import listing, suites
 
     suites.load(read_config())
-    print(listing.list_json() if arguments.json else "\n".join(listing.list_lines()))
+    if arguments.markdown:
+        print("\n".join(listing.markdown_lines()))
+    else:
+        print(listing.list_json() if arguments.json else "\n".join(listing.list_lines()))
     return OK
 
 

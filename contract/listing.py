@@ -57,6 +57,40 @@ def list_lines() -> list[str]:
     return _columns([head, *rows])
 
 
+def markdown_lines() -> list[str]:
+    """The page of `contract list --markdown`: a table of kernels for each family, and what computes under each profile."""
+    families: dict[str, list[Contract]] = {}
+    for contract in registry.contracts().values():
+        families.setdefault(contract.family, []).append(contract)
+    count = f"{len(registry.contracts())} contracts in {len(families)} families"
+    lines = [
+        "# Kernels",
+        "",
+        f"{count}, written by `contract list --markdown`; `contract show NAME` says more.",
+    ]
+    for family, members in sorted(families.items()):
+        lines += ["", f"## {family}"]
+        for contract in sorted(members, key=lambda c: c.name):
+            lines += ["", f"### {contract.name}", "", *_page(contract)]
+    return lines
+
+
+def _page(contract: Contract) -> Iterator[str]:
+    yield f"{contract.summary or 'No summary'}."
+    yield ""
+    if contract.parameters:
+        stated = "; ".join(f"`{k}`: {' | '.join(v)}" for k, v in contract.parameters.items())
+        yield f"- parameters: {stated}"
+    for profile in contract.profiles:
+        rounded = [f"{p} {fmt}" for p, fmt in profile.points.items() if fmt]
+        users = f"; {profile.users}" if profile.users else ""
+        yield f"- profile `{profile.name}`: {', '.join(rounded) or 'nothing is rounded'}{users}"
+    names = sorted({i.name for i in registry.implementations(contract.name)})
+    yield f"- implementations: {', '.join(names) or 'none'}"
+    colours = [c.colour for c in registry.controls(contract.name)]
+    yield f"- planted controls: {colours.count('red')} red, {colours.count('green')} green"
+
+
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
