@@ -22,7 +22,7 @@ _ISA = re.compile(
     r"(ATEN_CPU_CAPABILITY|(ONEDNN|DNNL|MKL|OPENBLAS|NPY|TORCH|TRITON|CUBLAS|NVIDIA)_.+)\Z"
 )
 # Not of a path: how many threads, which are listed by themselves, and where files lie.
-_THREADS = re.compile(r"(OMP|OPENBLAS|MKL|NUMEXPR)_NUM_THREADS\Z")
+_THREADS = re.compile(r"((OMP|OPENBLAS|MKL|NUMEXPR)_NUM_THREADS|OMP_THREAD_LIMIT)\Z")
 _PLACES = re.compile(r".*_(HOME|DIR|PATH|ROOT|LOGS|VISIBLE_DEVICES)\Z")
 _LIBRARIES = ("torch", "numpy", "hypothesis", "mpmath", "triton")
 

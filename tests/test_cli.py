@@ -54,6 +54,15 @@ CHECKS = [
 ]
 
 
+class Server:
+    """Stands for the server of the workers."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Runner(types.ModuleType):
     """Stands for contract.runner: outcomes by id, all good unless set."""
 
@@ -64,13 +73,24 @@ class Runner(types.ModuleType):
         self.options = RunOptions()
         self.fault: BaseException | None = None
         self.interrupted = False
+        self.servers: list[Server] = []
+
+    def start_server(self) -> Server:
+        self.servers.append(Server())
+        return self.servers[-1]
 
     def collect(self, config: Config) -> list[Check]:
         return CHECKS
 
     def run(
-        self, checks: list[Check], options: RunOptions, on_result: Callable[[CheckResult], None]
+        self,
+        checks: list[Check],
+        options: RunOptions,
+        on_result: Callable[[CheckResult], None],
+        server: Server,
     ) -> Report:
+        assert server is self.servers[-1]
+        assert not server.closed
         if self.fault:
             raise self.fault
         self.ran, self.options = [check.id for check in checks], options
@@ -106,6 +126,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
     (tmp_path / "pyproject.toml").write_text('[tool.contract]\nsuites = ["contracts/"]\n')
     monkeypatch.chdir(tmp_path)
     yield fake
+    # whatever a command ended with
+    assert all(server.closed for server in fake.servers)
     for name, module in list(sys.modules.items()):
         if str(vars(module).get("__file__") or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -308,7 +330,7 @@ def test_collect_only_prints_ids_and_judges_nothing(capsys: Captured, runner: Ru
     assert capsys.readouterr().out == (
         "double/once/plain/shapes\ndouble/once/plain/stress\n2 checks\n"
     )
-    assert runner.ran == []
+    assert (runner.ran, runner.servers) == ([], [])
 
 
 def test_a_file_of_ones_own_is_loaded_and_selected(
