@@ -11,6 +11,7 @@ from contract import autocontrols, inputs
 from contract.case import Kernel, kernels_of, make_case, shape_from
 from contract.declare import Contract, Profile, output, tensor
 from contract.errors import CaseError
+from contract.gates.invariance import _with_other_rows
 from contract.inputs import exact_cases, shape_list, size_of, typical_case
 from contract.interval import Array
 from contract.kernels.add_rms_tail import add_rms_tail
@@ -239,6 +240,8 @@ def test_indices_are_drawn_inside_their_table_with_both_ends() -> None:
         *(case for case, _ in inputs.exact_cases(kernel, 0)[0]),
         autocontrols.tiny_case(kernel),
     ]
+    # the gate `invariance` changes what other rows hold
+    cases += [_with_other_rows(kernel, cases[1], what) for what in ("other values", "NaN")]
     for case in cases:
         ids = case.value(kernel, kernel.inputs()[0])
         assert ids.min() >= 0

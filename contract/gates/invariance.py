@@ -11,7 +11,7 @@ import numpy as np
 
 from contract import formats
 from contract.case import Case, Kernel, take_rows
-from contract.inputs import generator, size_of
+from contract.inputs import generator, size_of, typical_values
 from contract.judge import PLAIN, Bench, Failure, Outputs, Subject, Tally, same_bits
 
 LISTED = {"one-row": "batch", "three-rows": "batch", "strided": "layout", "offset": "layout"}
@@ -157,13 +157,16 @@ def _with_other_rows(kernel: Kernel, case: Case, what: str) -> Case:
         if axis is not None:
             bits = bits.copy()
             odd = np.moveaxis(bits, axis, 0)[1::2]
+            drawn = generator("others", what, operand.name)
+            limit = operand.limit(case.shape)
             if what == "NaN" and fmt.has_nan:
-                odd[...] = formats.encode(np.array([np.nan]), fmt)[0]
+                values = np.full(odd.shape, np.nan)
+            elif limit is not None:
+                # an index outside is no input, in whatever row it stands
+                values = typical_values(operand, fmt, drawn, odd.shape, limit)
             else:
-                values = generator("others", what, operand.name).standard_normal(odd.shape) * 3.0
-                odd[...] = formats.encode(
-                    formats.round_to(np.rint(values * 16) if fmt.kind == "int" else values, fmt),
-                    fmt,
-                )
+                values = drawn.standard_normal(odd.shape) * 3.0
+                values = np.rint(values * 16) if fmt.kind == "int" else values
+            odd[...] = formats.encode(formats.round_to(values, fmt), fmt)
         operands[operand.name] = bits
     return Case(case.shape, operands, case.scalars, f"{case.label} with {what} in the odd rows")
