@@ -202,16 +202,16 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
     """Refuse a value that the operand may not hold.
 
     Raises:
-        CaseError: an index outside 0 .. below - 1.
+        CaseError: an index outside least .. below - 1.
     """
     limit = operand.limit(shape)
     if limit is None:
         return
     values = formats.decode(bits, kernel.format(operand))
-    wrong = ~((values >= 0) & (values < limit))
+    wrong = ~((values >= operand.least) & (values < limit))
     if wrong.any():
         raise CaseError(
-            f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; values are 0 to {limit - 1}"
+            f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; values are {operand.least} to {limit - 1}"
             + (f" ({operand.below} - 1)" if isinstance(operand.below, str) else "")
         )
 

@@ -59,7 +59,8 @@ class Operand:
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
-        below: for indices and other codes: every value lies in 0 .. below - 1, a number or the size of a dim.
+        below: for indices and other codes: every value lies in least .. below - 1, a number or the size of a dim.
+        least: the smallest of those values, 0 but for codes such as the -1 that marks padding.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Operand:
     in_place_of: str | None = None
     finite: bool = False
     below: str | int | None = None
+    least: int = 0
 
     def __post_init__(self) -> None:
         require_name("operand", self.name)
@@ -84,6 +86,10 @@ class Operand:
             )
         if self.stage and self.role != "out":
             raise DeclarationError(f"operand {self.name}: a stage is an output; set role='out'")
+        if self.least and self.below is None:
+            raise DeclarationError(
+                f"operand {self.name}: least={self.least} without below; say where its codes end, too"
+            )
         object.__setattr__(self, "when", _frozen({k: tuple(v) for k, v in dict(self.when).items()}))
 
     def limit(self, shape: Shape) -> int | None:

@@ -46,8 +46,8 @@ def typical_values(
             )
         return values
     if limit is not None:
-        drawn = rng.integers(0, limit, shape).astype(np.float64)
-        drawn.reshape(-1)[:2] = (limit - 1, 0)[: drawn.size]
+        drawn = rng.integers(operand.least, limit, shape).astype(np.float64)
+        drawn.reshape(-1)[:2] = (limit - 1, operand.least)[: drawn.size]
         return drawn
     if fmt.kind == "int":
         top = min(fmt.max, 2.0**20)

@@ -109,6 +109,7 @@ def nothing() -> None:
 
 WRONG_PARTS: list[tuple[Callable[[], object], tuple[str, ...]]] = [
     (lambda: tensor("x y", "rows"), ("'x y'",)),
+    (lambda: tensor("ids", "rows", "int32", least=-1), ("operand ids", "least=-1", "below")),
     (lambda: tensor("x", "rows d*2"), ("operand x: dim", "'d*2'")),
     (lambda: tensor("x", "rows", "bf17"), ("bf17",)),
     (lambda: Operand("x", ("rows",), role="both"), ("'both'", "'in', 'out' or 'inout'")),

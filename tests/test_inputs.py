@@ -256,6 +256,46 @@ def test_an_index_outside_is_refused(wrong: int) -> None:
         make_case(lookup(), {"rows": 3, "vocab": 5, "d": 2}, values)
 
 
+def padded() -> Kernel:
+    """An index per row, -1 where there is none."""
+    contract = Contract(
+        "padded",
+        "test",
+        lambda r, ids, x: r.round("out", r.where(r.less(ids, 0.0), x * 0.0, x)),
+        (
+            tensor("ids", "rows", "int32", below=3, least=-1),
+            tensor("x", "rows"),
+            output("out", "rows"),
+        ),
+        (Profile("once", {"out": "bf16"}),),
+        ("rows",),
+        ({"rows": 64},),
+        stress=({},),
+        not_applicable={"exact": "a toy"},
+    )
+    return kernels_of(contract)[0]
+
+
+def test_codes_for_what_is_none_are_drawn_and_nothing_below_them() -> None:
+    kernel = padded()
+    case = inputs.typical_case(kernel, {"rows": 64}, 0)
+    for one in (case, *inputs.stress_cases(kernel, "default", 0)):
+        assert set(one.value(kernel, kernel.inputs()[0])) == {-1.0, 0.0, 1.0, 2.0}
+    with pytest.raises(CaseError, match="ids holds -2; values are -1 to 2"):
+        make_case(kernel, {"rows": 1}, {"ids": np.array([-2.0]), "x": np.ones(1)})
+
+
+@pytest.mark.parametrize("what", ["other values", "NaN"])
+def test_other_rows_get_other_indices_and_none_outside(what: str) -> None:
+    kernel = padded()
+    case = inputs.typical_case(kernel, {"rows": 64}, 0)
+    changed = _with_other_rows(kernel, case, what).value(kernel, kernel.inputs()[0])
+    was = case.value(kernel, kernel.inputs()[0])
+    assert (changed[::2] == was[::2]).all()
+    assert (changed[1::2] != was[1::2]).sum() > 8
+    assert set(changed) <= {-1.0, 0.0, 1.0, 2.0}
+
+
 def test_a_case_that_breaks_a_rule_is_refused() -> None:
     kernel = lookup(rules={"d is even": lambda s: s["d"] % 2 == 0})
     values = {"ids": np.zeros(1), "table": np.zeros((5, 3))}
