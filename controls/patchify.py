@@ -45,7 +45,8 @@ def patches_by_columns(image: Tensor, *, patch: float, grid: str, vector: str) -
     """The grid is read column by column, the pixels of a patch are right."""
     right = patchify_torch(image, patch=patch, grid="raster", vector=vector)
     rows = image.shape[2] // int(patch)
-    return right.unflatten(1, (rows, -1)).transpose(1, 2).flatten(1, 2)
+    turned: Tensor = right.unflatten(1, (rows, -1)).transpose(1, 2)
+    return turned.flatten(1, 2)
 
 
 @red("patchify", profile="moved", gate="shapes")
@@ -55,7 +56,8 @@ def pixels_transposed(image: Tensor, *, patch: float, grid: str, vector: str) ->
     out = patchify_torch(image, patch=patch, grid=grid, vector=vector)
     at = 2 if vector == "row_col_channel" else 3
     shape = (side, side, -1) if vector == "row_col_channel" else (-1, side, side)
-    return out.unflatten(2, shape).transpose(at, at + 1).flatten(2).contiguous()
+    turned: Tensor = out.unflatten(2, shape).transpose(at, at + 1)
+    return turned.flatten(2).contiguous()
 
 
 @red("patchify", profile="moved", gate="shapes", grid="blocks", vector=VECTORS)
