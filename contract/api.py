@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from contract import formats, registry
-from contract.case import Case, Kernel, find, kernels_of, scalars_of, shape_from, take_rows
+from contract.case import (
+    Case,
+    Kernel,
+    check_values,
+    find,
+    kernels_of,
+    scalars_of,
+    shape_from,
+    take_rows,
+)
 from contract.declare import Operand
 from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError, NotAllowed
@@ -195,6 +204,8 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
         )
         raise CaseError(f"{target.id}: no operand {', '.join(given)}; it has {', '.join(known)}")
     shape = shape_from(target, {name: x.shape for name, x in bits.items()})
+    for operand in target.inputs():
+        check_values(target, operand, shape, bits[operand.name])
     return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
 
 

@@ -80,7 +80,7 @@ def tiny_case(kernel: Kernel) -> Case:
         dim: min(4, size) if dim in contract.row_dims else size
         for dim, size in (contract.stress or contract.awkward or contract.shapes)[0].items()
     }
-    shape = {**{dim: 2 for dim in contract.row_dims}, **shape}
+    shape = kernel.sized({**{dim: 2 for dim in contract.row_dims}, **shape})
     values = {
         # an index of one row is 0
         o.name: np.full(tuple(shape[d] for d in o.dims), float((o.limit(shape) or 2) > 1))
@@ -175,9 +175,16 @@ def other_parameters(kernel: Kernel) -> dict[str, tuple[str, dict[str, str]]]:
             changed = {**kernel.parameters, key: value}
             needs = {o.name for o in kernel.contract.inputs() if exists(o, changed)}
             makes = {o.name for o in kernel.contract.outputs() if exists(o, changed)}
+            if _sizes(kernel, changed) != _sizes(kernel, kernel.parameters):
+                # operands of another size are refused, too
+                continue
             if value != kernel.parameters[key] and needs <= mine and makes == written:
                 found[f"{key}={value}"] = (key, changed)
     return found
+
+
+def _sizes(kernel: Kernel, parameters: Mapping[str, str]) -> dict[str, int]:
+    return kernel.contract.sized(kernel.contract.shapes[0], parameters)
 
 
 def automatic(kernel: Kernel) -> list[Auto]:

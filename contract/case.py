@@ -67,6 +67,10 @@ class Kernel:
     def outputs(self) -> tuple[Operand, ...]:
         return self._operands[1]
 
+    def sized(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """The shape with the dims that follow from others; a CaseError where one has another size."""
+        return self.contract.sized(shape, self.parameters)
+
     def format(self, operand: Operand) -> formats.Format:
         """The operand's storage format under this profile."""
         if operand.name not in self._formats:
@@ -174,6 +178,7 @@ def make_case(
     Unsigned integers of a float operand's storage are taken as its bits: so a row can hold a NaN with a payload.
     """
     bits: dict[str, Array] = {}
+    shape = kernel.sized(shape)
     if broken := kernel.contract.broken_rule(shape):
         raise CaseError(f"{kernel.id}: sizes {dict(shape)} break a rule of the contract: {broken}")
     for operand in kernel.inputs():
@@ -252,6 +257,7 @@ def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
                     f"{kernel.id}: {operand.name} has {dim} = {size}, {origin[dim]} has {sizes[dim]}; they must agree"
                 )
             origin.setdefault(dim, operand.name)
+    sizes = kernel.sized(sizes)
     if set(sizes) >= {d for o in kernel.contract.operands for d in o.dims} and (
         broken := kernel.contract.broken_rule(sizes)
     ):

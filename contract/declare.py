@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from contract import formats
-from contract.errors import DeclarationError
+from contract.errors import CaseError, DeclarationError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # What an id may hold (pytest ids with brackets or colons cannot be selected in every version).
@@ -252,6 +252,9 @@ class Contract:
         shares_when: enumerated parameter values under which they do; always where empty.
         rules: what sizes must satisfy beyond agreeing, in words -> predicate of {dim: size}: {"k is a multiple of 32":
             lambda s: s["k"] % 32 == 0}. A case that breaks one is refused with those words.
+        sizes: dims whose size follows from others and from the parameters, in order: {"words": lambda s, p:
+            s["k"] * int(p["bits"]) // 32}. Shapes leave them out; where a call has them they are checked. With an entry
+            for k as well, from words, a call finds k where no input has that dim.
     """
 
     name: str
@@ -278,6 +281,7 @@ class Contract:
     shares_when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: str = ""
     rules: Mapping[str, Callable[[Shape], bool]] = field(default_factory=dict)
+    sizes: Mapping[str, Callable[[Shape, Mapping[str, str]], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_name("contract", self.name)
@@ -300,7 +304,7 @@ class Contract:
         ):
             object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
         for attribute in (
-            "parameters", "options", "freedoms", "not_applicable", "honest_nulls", "rules",
+            "parameters", "options", "freedoms", "not_applicable", "honest_nulls", "rules", "sizes",
         ):  # fmt: skip
             object.__setattr__(self, attribute, _frozen(getattr(self, attribute)))
         self._check_names()
@@ -372,15 +376,26 @@ class Contract:
                 raise DeclarationError(
                     f"{where}: row dim {dim!r} is in no operand; dims are {sorted(dims)}"
                 )
-        for shape in (*self.shapes, *self.awkward):
-            if set(shape) != dims or any(int(size) < 1 for size in shape.values()):
+        stated = dims - set(self.sizes)
+        for dim in self.sizes:
+            if dim not in dims:
                 raise DeclarationError(
-                    f"{where}: shape {dict(shape)} must give a size >= 1 to each of {sorted(dims)}"
+                    f"{where}: size of {dim!r}, which is in no operand; dims are {sorted(dims)}"
                 )
-            if broken := self.broken_rule(shape):
+        for shape in (*self.shapes, *self.awkward):
+            if not stated <= set(shape) <= dims or any(int(size) < 1 for size in shape.values()):
+                raise DeclarationError(
+                    f"{where}: shape {dict(shape)} must give a size >= 1 to each of {sorted(stated)}"
+                )
+            full = self.sized(shape, self.full_parameters({}))
+            if set(full) != dims:
+                raise DeclarationError(
+                    f"{where}: shape {dict(shape)} leaves {sorted(dims - set(full))} open; state what they follow from"
+                )
+            if broken := self.broken_rule(full):
                 raise DeclarationError(f"{where}: shape {dict(shape)} breaks its rule: {broken}")
         for shape in (*self.stress, *self.exact_shapes):
-            if not set(shape) <= dims or not dims - set(shape) <= set(self.row_dims):
+            if not set(shape) <= dims or not stated - set(shape) <= set(self.row_dims):
                 raise DeclarationError(
                     f"{where}: stress or exact shape {dict(shape)} must size every dim but {self.row_dims}"
                 )
@@ -426,6 +441,31 @@ class Contract:
                         f"{where}: profile {profile.name}: vacuous {name!r} is no point, option or parameter"
                         " (write POINT, drop-POINT, truncate-POINT, OPTION or NAME=VALUE)"
                     )
+
+    def sized(self, shape: Shape, parameters: Mapping[str, str]) -> dict[str, int]:
+        """The shape with the dims that follow from others.
+
+        Raises:
+            CaseError: a dim that is there and has another size.
+        """
+        full = dict(shape)
+        for dim, size in self.sizes.items():
+            try:
+                own = size(full, parameters)
+            except KeyError:
+                # what it follows from is not known
+                continue
+            if full.setdefault(dim, own) != own:
+                raise CaseError(
+                    f"contract {self.name}: {dim} = {full[dim]}, sizes"
+                    f" {', '.join(f'{d} = {n}' for d, n in full.items() if d != dim)} need {own}"
+                    + (
+                        f" ({', '.join(f'{k}={v}' for k, v in parameters.items())})"
+                        if parameters
+                        else ""
+                    )
+                )
+        return full
 
     def broken_rule(self, shape: Shape) -> str:
         """The first rule that these sizes do not satisfy, in words; '' where they satisfy all."""

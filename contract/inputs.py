@@ -104,8 +104,8 @@ def shape_list(kernel: Kernel, effort: str) -> list[dict[str, int]]:
     )
     if effort == "quick":
         cheap = [shape for shape in awkward if size_of(shape) <= QUICK_SIZE]
-        return ((cheap[-1:] or awkward[:1]) + ordered)[:2]
-    return awkward + ordered
+        return [kernel.sized(s) for s in ((cheap[-1:] or awkward[:1]) + ordered)[:2]]
+    return [kernel.sized(s) for s in awkward + ordered]
 
 
 def stress_cases(kernel: Kernel, effort: str, seed: int) -> list[Case]:
@@ -128,6 +128,7 @@ def stress_cases(kernel: Kernel, effort: str, seed: int) -> list[Case]:
                 **dict(contract.stress[turn % len(contract.stress)]),
             }
             shape.update({d: 2 for d in contract.row_dims[1:] if d not in shape})
+            shape = kernel.sized(shape)
             values = _expand(kernel, shape, per_row, shared, block)
             found.append(
                 make_case(
@@ -203,7 +204,7 @@ def exact_cases(
         return [], 0
     found, candidates = [], 0
     for turn, given in enumerate(contract.exact_shapes or contract.stress):
-        shape = {**{d: STRESS_ROWS for d in contract.row_dims}, **dict(given)}
+        shape = kernel.sized({**{d: STRESS_ROWS for d in contract.row_dims}, **dict(given)})
         scalars = scalars_of(kernel, None, turn)
         rng = generator("exact", seed, kernel.contract.name, turn)
         values = contract.exact(rng, shape, scalars, kernel.parameters)

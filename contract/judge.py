@@ -91,7 +91,9 @@ class Bench:
                 ]
             elif name == "limits":
                 self._sets[name] = [
-                    inputs.typical_case(self.kernel, self.kernel.contract.shapes[0], 0)
+                    inputs.typical_case(
+                        self.kernel, self.kernel.sized(self.kernel.contract.shapes[0]), 0
+                    )
                 ]
             elif name == "stress":
                 self._sets[name] = [

@@ -213,7 +213,8 @@ def judge_entry(
 
 def _shape(kernel: Kernel) -> dict[str, int]:
     """The shape at which resources are counted."""
-    return {dim: int(size) for dim, size in sorted(kernel.contract.shapes[0].items())}
+    shape = kernel.sized(kernel.contract.shapes[0])
+    return {dim: int(size) for dim, size in sorted(shape.items())}
 
 
 def update(

@@ -73,8 +73,9 @@ def operands(
     other integers would lie outside what the operand means.
     """
     formats_of = contract.profile(profile or contract.profiles[0].name).formats
-    inputs = contract.inputs(contract.full_parameters(parameters))
-    sizes = _sizes(contract, shape)
+    chosen = contract.full_parameters(parameters)
+    inputs = contract.inputs(chosen)
+    sizes = _sizes(contract, shape, chosen)
     shapes = [tuple(sizes[dim] for dim in operand.dims) for operand in inputs]
     counts = [min(math.prod(s[:-1]), MOST_ROWS) for s in shapes]
     total = sum(counts)
@@ -97,11 +98,13 @@ def operands(
     return st.binary(min_size=size, max_size=size).map(build)
 
 
-def _sizes(contract: Contract, shape: Mapping[str, int] | None) -> dict[str, int]:
+def _sizes(
+    contract: Contract, shape: Mapping[str, int] | None, parameters: Mapping[str, str]
+) -> dict[str, int]:
     dims = {dim for operand in contract.operands for dim in operand.dims}
     smallest = min(contract.shapes, key=lambda s: math.prod(s.values()))
     chosen = shape or (contract.stress[0] if contract.stress else smallest)
-    sizes = dict.fromkeys(contract.row_dims, OPEN_ROWS) | dict(chosen)
+    sizes = contract.sized(dict.fromkeys(contract.row_dims, OPEN_ROWS) | dict(chosen), parameters)
     if set(sizes) != dims or any(size < 1 for size in sizes.values()):
         raise UsageError(
             f"contract {contract.name}: shape {dict(chosen)}; give a size >= 1 to each of"

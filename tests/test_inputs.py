@@ -10,11 +10,13 @@ import pytest
 from contract import autocontrols, inputs
 from contract.case import Kernel, kernels_of, make_case, shape_from
 from contract.declare import Contract, Profile, output, tensor
-from contract.errors import CaseError
+from contract.errors import CaseError, DeclarationError
+from contract.gates import invariance
 from contract.gates.invariance import _with_other_rows
 from contract.inputs import exact_cases, shape_list, size_of, typical_case
 from contract.interval import Array
 from contract.kernels.add_rms_tail import add_rms_tail
+from contract.kernels.embed import embed
 from contract.kernels.gelu import gelu
 from contract.kernels.layer_norm import layer_norm
 from contract.kernels.quantize_int8 import quantize_int8
@@ -303,3 +305,73 @@ def test_a_case_that_breaks_a_rule_is_refused() -> None:
         make_case(kernel, {"rows": 1, "vocab": 5, "d": 3}, values)
     with pytest.raises(CaseError, match="d is even"):
         shape_from(kernel, {"ids": (1,), "table": (5, 3)})
+
+
+# Dims that follow from others
+
+
+def packed(**changed: Any) -> Contract:
+    declared: dict[str, Any] = {
+        "sizes": {
+            "words": lambda s, p: s["k"] * int(p["bits"]) // 32,
+            "k": lambda s, p: s["words"] * 32 // int(p["bits"]),
+        },
+        "rules": {"k is a multiple of 32": lambda s: s["k"] % 32 == 0},
+        **changed,
+    }
+    return Contract(
+        "packed",
+        "test",
+        lambda r, x, words, bits: r.round("out", x + 0.0 * r.exactly(r.integers(words)[:, :1])),
+        (
+            tensor("x", "rows"),
+            tensor("words", "rows words", "int32"),
+            output("out", "rows k"),
+        ),
+        (Profile("once", {"out": "bf16"}),),
+        ("rows",),
+        ({"rows": 2, "k": 64},),
+        stress=({"k": 32},),
+        parameters={"bits": ("4", "3")},
+        not_applicable={"exact": "a toy"},
+        **declared,
+    )
+
+
+def test_a_packed_dim_follows_from_the_columns_and_the_width() -> None:
+    four, three = kernels_of(packed())
+    assert shape_list(four, "default") == [{"rows": 2, "k": 64, "words": 8}]
+    assert shape_list(three, "default") == [{"rows": 2, "k": 64, "words": 6}]
+    assert inputs.stress_cases(three, "quick", 0)[0].operands["words"].shape == (64, 3)
+    assert autocontrols.tiny_case(four).operands["words"].shape == (2, 4)
+    # the other width has other words: such a call is refused, so there is no control for it
+    assert not autocontrols.other_parameters(four)
+
+
+def test_a_call_finds_the_columns_that_no_input_has() -> None:
+    four, three = kernels_of(packed())
+    assert shape_from(four, {"x": (2,), "words": (2, 12)})["k"] == 96
+    assert shape_from(three, {"x": (2,), "words": (2, 12)})["k"] == 128
+    with pytest.raises(CaseError, match="k is a multiple of 32"):
+        shape_from(three, {"x": (2,), "words": (2, 8)})
+    with pytest.raises(CaseError, match=r"words = 9, sizes .* need 8 \(bits=4\)"):
+        shape_from(four, {"x": (2,), "words": (2, 9), "out": (2, 64)})
+
+
+def test_a_size_that_nothing_settles_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"size of 'blocks', which is in no operand"):
+        packed(sizes={"blocks": lambda s, p: 1})
+    with pytest.raises(DeclarationError, match=r"leaves \['words'\] open"):
+        packed(sizes={"words": lambda s, p: s["blocks"]}, rules={})
+
+
+def test_other_rows_of_an_index_are_indices() -> None:
+    kernel = kernels_of(embed)[0]
+    case = typical_case(kernel, {"rows": 64, "vocab": 3, "d": 4}, 0)
+    ids = kernel.inputs()[0]
+    for what in ("other values", "NaN"):
+        changed = invariance._with_other_rows(kernel, case, what)
+        values = changed.value(kernel, ids)
+        assert set(values) == {0.0, 1.0, 2.0}
+        assert (values[::2] == case.value(kernel, ids)[::2]).all()
+        assert (values != case.value(kernel, ids)).any()
