@@ -94,11 +94,9 @@ def assert_allowed(
     best: tuple[int, dict[str, OutputRange], Mapping[str, Any]] | None = None
     for options in option_sets(target):
         ranges = case_range(target, case, options)
-        refused = sum(
-            int(out_range.refused(outputs[name]).sum()) for name, out_range in ranges.items()
-        )
+        refused = sum(int(mask.sum()) for mask in _refused(ranges, outputs).values())
         if not refused:
-            single = sum(out_range.singles for out_range in ranges.values())
+            single = sum(one.singles for name, one in ranges.items() if name in outputs)
             return Judged(compared, single / compared)
         if best is None or refused < best[0]:
             best = (refused, ranges, options)
@@ -137,7 +135,7 @@ def _other_profiles(target: Kernel, case: Case, outputs: Mapping[str, Array]) ->
             continue
         for options in option_sets(kernel):
             ranges = case_range(kernel, case, options)
-            if not any(out.refused(outputs[name]).any() for name, out in ranges.items()):
+            if not any(mask.any() for mask in _refused(ranges, outputs).values()):
                 fitting.append(kernel.profile.name)
                 break
     if fitting:
@@ -250,8 +248,9 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
 
 def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
     names = [o.name for o in kernel.outputs()]
+    stages = {o.name for o in kernel.outputs() if o.stage}
     if isinstance(out, Mapping):
-        found = dict(out)
+        found = {name: x for name, x in out.items() if x is not None or name not in stages}
     elif isinstance(out, (tuple, list)):
         if len(out) != len(names):
             raise CaseError(
@@ -260,12 +259,12 @@ def _outputs(kernel: Kernel, case: Case, out: Any) -> dict[str, Array]:
         found = dict(zip(names, out, strict=True))
     else:
         found = {names[0]: out}
-    if set(found) != set(names):
+    if not set(names) - stages <= set(found) <= set(names):
         raise CaseError(
             f"{kernel.id}: outputs are {', '.join(names)}; got {', '.join(map(str, found)) or 'none'}"
         )
     bits = {}
-    for operand in kernel.outputs():
+    for operand in (o for o in kernel.outputs() if o.name in found):
         bits[operand.name] = _bits(kernel, operand, found[operand.name])
         want = tuple(case.shape.get(d, -1) for d in operand.dims)
         if bits[operand.name].shape != want:
@@ -285,12 +284,17 @@ def _sample(
     inner = np.random.default_rng(seed).permutation(np.arange(1, total - 1))[: max(0, rows - 2)]
     chosen = np.unique(np.concatenate([[0, total - 1][:rows], inner])).astype(np.int64)
     kept = {}
-    for operand in kernel.outputs():
+    for operand in (o for o in kernel.outputs() if o.name in outputs):
         axis = kernel.row_axis(operand)
         kept[operand.name] = (
             outputs[operand.name] if axis is None else np.take(outputs[operand.name], chosen, axis)
         )
     return take_rows(kernel, case, chosen, f"{len(chosen)} rows of {total}"), kept, chosen
+
+
+def _refused(ranges: Mapping[str, OutputRange], outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Where the given outputs are not allowed; stages may be missing."""
+    return {name: out.refused(outputs[name]) for name, out in ranges.items() if name in outputs}
 
 
 def _message(
@@ -304,8 +308,8 @@ def _message(
 ) -> str:
     from contract.diagnose import cause_line, causes, element_lines
 
-    masks = {name: out.refused(outputs[name]) for name, out in ranges.items()}
-    total = sum(out.size for out in ranges.values())
+    masks = _refused(ranges, outputs)
+    total = sum(mask.size for mask in masks.values())
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
     lines += element_lines(kernel, case, outputs, ranges, masks, rows)
     found = causes(

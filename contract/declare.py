@@ -59,7 +59,8 @@ class Operand:
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
-        below: for indices and other codes: every value lies in least .. below - 1, a number or the size of a dim.
+        below: for indices and other codes: every value lies in least .. below - 1, a number or the size of a dim; "dim+1"
+            for counts, of which the last is the size itself.
         least: the smallest of those values, 0 but for codes such as the -1 that marks padding.
     """
 
@@ -94,7 +95,10 @@ class Operand:
 
     def limit(self, shape: Shape) -> int | None:
         """One past the largest value that the operand may hold; None where its format alone bounds it."""
-        return int(shape[self.below]) if isinstance(self.below, str) else self.below
+        if not isinstance(self.below, str):
+            return self.below
+        dim, _, more = self.below.partition("+")
+        return int(shape[dim]) + int(more or 0)
 
 
 def tensor(name: str, dims: str, format: str = "bf16", **more: Any) -> Operand:
@@ -326,7 +330,7 @@ class Contract:
                 )
         sizes = {dim for operand in self.operands for dim in operand.dims}
         for operand in self.operands:
-            if isinstance(operand.below, str) and operand.below not in sizes:
+            if isinstance(operand.below, str) and operand.below.removesuffix("+1") not in sizes:
                 raise DeclarationError(
                     f"{where}: operand {operand.name} lies below {operand.below!r}, no dim; dims are {sorted(sizes)}"
                 )

@@ -37,9 +37,10 @@ def refusals(
     options: Mapping[str, Any],
     depths: Mapping[str, int],
 ) -> tuple[dict[str, OutputRange], dict[str, Array]]:
-    """Ranges of a case and where its outputs are refused."""
+    """Ranges of a case and where its outputs are refused; a stage that was kept back is not among them."""
     ranges = case_range(kernel, case, options, depths)
-    return ranges, {name: out.refused(outputs[name]) for name, out in ranges.items()}
+    shown = {name: out for name, out in ranges.items() if name in outputs}
+    return shown, {name: out.refused(outputs[name]) for name, out in shown.items()}
 
 
 def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
@@ -77,7 +78,7 @@ def _one_row(
     if kernel.shares or not kernel.contract.row_dims:
         return failure.case
     rows: set[int] = set()
-    for operand in kernel.outputs():
+    for operand in (o for o in kernel.outputs() if o.name in refused):
         axis = kernel.row_axis(operand)
         mask = refused[operand.name]
         if axis is not None and mask.any():
@@ -141,7 +142,7 @@ def element_lines(
     Args:
         rows: where the case is a sample, the row of the whole that each of its rows is.
     """
-    for operand in kernel.outputs():
+    for operand in (o for o in kernel.outputs() if o.name in refused):
         mask, out = refused[operand.name], ranges[operand.name]
         if not mask.any():
             continue
@@ -222,7 +223,9 @@ def causes(
         rows = _rows_to_explain(kernel, case, refused)
         case = take_rows(kernel, case, rows)
         outputs = {
-            o.name: _take(outputs[o.name], kernel.row_axis(o), rows) for o in kernel.outputs()
+            o.name: _take(outputs[o.name], kernel.row_axis(o), rows)
+            for o in kernel.outputs()
+            if o.name in outputs
         }
     found = []
     for name, (_, change) in autocontrols.changes(kernel).items():
@@ -250,7 +253,7 @@ def cause_line(found: Sequence[str]) -> str:
 
 def _rows_to_explain(kernel: Kernel, case: Case, refused: Mapping[str, Array]) -> Array:
     bad: set[int] = set()
-    for operand in kernel.outputs():
+    for operand in (o for o in kernel.outputs() if o.name in refused):
         axis, mask = kernel.row_axis(operand), refused[operand.name]
         if axis is not None:
             bad.update(
@@ -277,4 +280,6 @@ def _explains(
         ranges = case_range(kernel, case, options, depths, **fault)
     except Exception:  # noqa: BLE001 - a reference without its last rounding has no range in the output's format
         return False
-    return all(not out.refused(outputs[name]).any() for name, out in ranges.items())
+    return all(
+        not out.refused(outputs[name]).any() for name, out in ranges.items() if name in outputs
+    )

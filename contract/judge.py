@@ -137,7 +137,8 @@ class Bench:
 
         `outputs`: whose observed stages the range continues from; then it is theirs alone, and not kept.
         """
-        prepare = None if outputs is None else observing(self.kernel, outputs)
+        # a stage from which nothing continues leaves the ranges as they are
+        prepare = observing(self.kernel, outputs) if outputs and self.structure[0] else None
         if prepare is not None:
             case = self.cases(name)[index]
             return case_range(self.kernel, case, self.options[option], depths, prepare=prepare)

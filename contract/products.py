@@ -205,7 +205,10 @@ def _special(x: Interval) -> Array:
 
 
 def _without_specials(x: Interval) -> Interval:
-    bad = _special(x)
+    # what may be a NaN may also be its numbers, which are summed with the others
+    bad = ~np.isfinite(x.lo) | ~np.isfinite(x.hi)
+    if x.nan is not None:
+        bad = bad | (x.nan == ONLY)
     lo = np.where(bad, 0.0, x.lo)
     return Interval(lo, lo if x.same else np.where(bad, 0.0, x.hi), narrow=x.narrow)
 
@@ -247,7 +250,7 @@ def _overflow(
         real = touched & (nan != ONLY)
         sure_up |= real & (term.lo == np.inf)
         sure_down |= real & (term.hi == -np.inf)
-        wild |= real & (term.lo != term.hi)
+        wild |= real & (term.lo != term.hi) & ~(np.isfinite(term.lo) & np.isfinite(term.hi))
         state = np.maximum(state, np.where(touched, nan, 0)).astype(np.uint8)
     up, down = up | wild | sure_up, down | wild | sure_down
     low, high = np.where(down, -np.inf, low), np.where(up, np.inf, high)

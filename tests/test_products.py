@@ -250,6 +250,14 @@ def test_an_infinite_operand_gives_its_infinity_and_nan_where_it_clashes() -> No
     assert r.lo[0, 0] == r.hi[0, 0] == np.inf
 
 
+def test_a_number_that_may_be_nan_is_summed_where_it_is_a_number() -> None:
+    a = Interval(np.array([[2.0, 3.0]]), np.array([[2.0, 3.0]]), np.array([[1, 0]], np.uint8))
+    for order in (AnyOrder(), Chunks(1), Mma(2)):
+        r = dot_range(a, narrow(np.array([[5.0], [7.0]])), order, FP32, FREE)
+        assert r.nan is not None
+        assert (r.lo[0, 0], r.hi[0, 0], r.nan[0, 0]) == (31.0, 31.0, 1)
+
+
 def share(order: Any, k: int, m: int = 32, n: int = 128) -> float:
     rng = np.random.default_rng(17)
     a, b = pair("ordinary", rng, k, 1)

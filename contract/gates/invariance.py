@@ -81,7 +81,9 @@ def _position(
         tally.stop(outcome, f"{detail} ({case.label}, rows moved by one)")
         return True
     there = {
-        o.name: np.take(first[o.name], turned, kernel.row_axis(o) or 0) for o in kernel.outputs()
+        o.name: np.take(first[o.name], turned, kernel.row_axis(o) or 0)
+        for o in kernel.outputs()
+        if o.name in first
     }
     differ = same_bits(kernel, there, again)
     tally.compared += _size(again)
@@ -139,6 +141,8 @@ def _others(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally:
 def _even(kernel: Kernel, outputs: Outputs) -> Outputs:
     result = {}
     for operand in kernel.outputs():
+        if operand.stage and operand.name not in outputs:
+            continue
         axis = kernel.row_axis(operand) or 0
         result[operand.name] = np.moveaxis(outputs[operand.name], axis, 0)[::2]
     return result

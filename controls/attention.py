@@ -1,0 +1,465 @@
+"""Planted attention: masks, head maps, fills and weights as faulty kernels have them, and legal variants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from contract import green, red
+from contract.kernels.attention import (
+    BLOCK,
+    attention_eager,
+    attention_online,
+    by_head,
+    live_keys,
+    online,
+)
+from contract.lazy import lazy
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
+
+ALL = ("causal", "sliding", "image_block")
+
+
+def eager(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    live: torch.Tensor,
+    scale: float,
+    *,
+    fill: float = float("-inf"),
+    rounded: bool = True,
+) -> torch.Tensor:
+    """Attention over these live keys; dead scores hold `fill`, and weights are rounded or not."""
+    heads, dtype = q.shape[1], q.dtype
+    scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(dtype)
+    scores = (scores * scale).masked_fill(~live, fill)
+    if fill == float("-inf"):
+        scores = scores.masked_fill(~live.any(-1, keepdim=True), 0.0)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
+    weights = weights.to(dtype).float() if rounded else weights
+    return (weights @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
+
+
+# ---- masks
+
+
+def masked(shift: int = 0, window: int = 0) -> Any:
+    """Causal attention whose diagonal or window is moved."""
+
+    def run(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor, *,
+        window_size: torch.Tensor | None, scale: float,
+    ) -> torch.Tensor:  # fmt: skip
+        size = None if window_size is None else window_size + window
+        live = live_keys(k.shape[0], start, position + shift, None, size, None)
+        return eager(q, k, v, live, scale)
+
+    return run
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def causal_one_too_many(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """The key after the query's own is seen."""
+    return masked(shift=1)(q, k, v, start, position, window_size=None, scale=scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def causal_one_too_few(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """A query does not see its own key."""
+    return masked(shift=-1)(q, k, v, start, position, window_size=None, scale=scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def diagonal_from_the_first_key(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Query i of the call sees keys 0 .. i, wherever it stands in its sequence."""
+    own = torch.arange(len(position), dtype=position.dtype).clamp(max=k.shape[0] - 1)
+    return eager(q, k, v, live_keys(k.shape[0], start, own, None, None, None), scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def padding_is_seen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Keys before the first one are not masked."""
+    return eager(q, k, v, live_keys(k.shape[0], start * 0, position, None, None, None), scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="sliding")
+def window_one_too_wide(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """W keys besides the query's own."""
+    return masked(window=1)(q, k, v, start, position, window_size=window, scale=scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="sliding")
+def window_one_too_narrow(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """W - 1 keys, the query's own among them."""
+    return masked(window=-1)(q, k, v, start, position, window_size=window, scale=scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="image_block")
+def image_is_causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, block: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """Rows of an image do not see those after them."""
+    return eager(q, k, v, live_keys(k.shape[0], start, position, None, window, None), scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="image_block")
+def image_sees_its_whole_block(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, block: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """Keys of the own image are seen even where they left the window."""
+    live = live_keys(k.shape[0], start, position, None, window, None)
+    inside = live_keys(k.shape[0], start, position, None, None, block)
+    own = block[position.long()][:, None]
+    return eager(q, k, v, live | (inside & (own == block) & (own != 0)), scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="image_block")
+def text_is_an_image(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, block: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """Text, whose number is 0, sees all other text."""
+    return eager(q, k, v, live_keys(k.shape[0], start, position, None, window, block + 1), scale)
+
+
+@red("attention", profile="sdpa", gate="exact", mask="prefix")
+def prefix_is_causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    prefix: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """The prefix sees only what is before it."""
+    return attention_online(q, k, v, start, position, scale=scale)
+
+
+@red("attention", profile="sdpa", gate="exact", mask="prefix")
+def prefix_one_too_long(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    prefix: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """The first key after the prefix is seen by all of it."""
+    return attention_online(q, k, v, start, position, prefix + 1, scale=scale)
+
+
+# ---- fills and empty rows
+
+
+@red("attention", profile="eager", gate="stress", mask="causal")
+def fill_of_minus_ten_thousand(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Live scores may lie below the fill, and dead keys then take all the weight."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return eager(q, k, v, live, scale, fill=-1e4)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def fill_of_minus_nine(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """A mask in the units of ordinary scores leaks."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return eager(q, k, v, live, scale, fill=-9.0)
+
+
+@red("attention", profile="sdpa", gate="stress", mask="causal")
+def infinity_minus_infinity(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """A row without a live key subtracts its maximum from itself."""
+    out, lse = attention_online(q, k, v, start, position, scale=scale)
+    none = ~live_keys(k.shape[0], start, position, None, None, None).any(-1)
+    return out.masked_fill(none[:, None, None], torch.nan), lse
+
+
+@red("attention", profile="eager_capped", gate="exact", mask="sliding", capped="yes")
+def mask_before_the_cap(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, cap: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """A dead score is capped to -cap."""
+    live = live_keys(k.shape[0], start, position, None, window, None)
+    heads, dtype = q.shape[1], q.dtype
+    scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(dtype)
+    scores = (scores * scale).masked_fill(~live, -torch.inf)
+    scores = torch.tanh(scores / float(cap)) * float(cap)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
+    return (weights.float() @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
+
+
+@red("attention", profile="eager_capped", gate="exact", mask="sliding", capped="yes")
+def cap_dropped(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
+    window: torch.Tensor, cap: torch.Tensor, *, scale: float,
+) -> Any:  # fmt: skip
+    """Scores are not capped."""
+    return attention_eager(q, k, v, start, position, window=window, scale=scale)
+
+
+# ---- heads, tails and slots
+
+
+@red("attention", profile=("eager", "sdpa"), gate="exact", mask="causal")
+def heads_by_remainder(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor, *,
+    scale: float, profile: str,
+) -> Any:  # fmt: skip
+    """Query head h reads key head h mod kv."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat(1, groups, 1), v.repeat(1, groups, 1)
+    run: Any = attention_eager if profile == "eager" else attention_online
+    return run(q, k, v, start, position, scale=scale)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def first_key_head_for_all(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """All query heads read the first key head."""
+    return attention_eager(q, k[:, :1], v[:, :1], start, position, scale=scale)
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def last_key_dropped(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """The tail of the last block is not read."""
+    size = max(1, k.shape[0] - 1)
+    return attention_online(q, k[:size], v[:size], start, scale=scale)
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def stale_slot_read(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """A block is filled up with the key of the slot before it."""
+    return attention_online(q, torch.cat([k, k[:1]]), torch.cat([v, v[:1]]), start, scale=scale)
+
+
+# ---- scores, weights and sums
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def scale_dropped(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Scores are not scaled."""
+    return attention_eager(q, k, v, start, position, scale=1.0)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def weights_not_rounded(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Weights meet v in fp32."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return eager(q, k, v, live, scale, rounded=False)
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def weights_in_eight_bits(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Weights are codes of 1 / 127: small ones vanish."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    heads, dtype = q.shape[1], q.dtype
+    scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(
+        dtype
+    ) * scale
+    scores = scores.masked_fill(~live, -torch.inf).masked_fill(~live.any(-1, keepdim=True), 0.0)
+    weights = (torch.softmax(scores.float(), dim=-1) * 127.0).round() / 127.0
+    return (weights @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
+
+
+@red("attention", profile="eager", gate="exact", mask="causal")
+def sums_in_bf16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """P v is accumulated in bf16, 8 keys at a time."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    heads, dtype = q.shape[1], q.dtype
+    scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(
+        dtype
+    ) * scale
+    scores = scores.masked_fill(~live, -torch.inf).masked_fill(~live.any(-1, keepdim=True), 0.0)
+    weights = torch.softmax(scores.float(), dim=-1).to(dtype)
+    total = torch.zeros_like(q.transpose(0, 1))
+    for at in range(0, k.shape[0], 8):
+        part = weights[..., at : at + 8].float() @ by_head(v, heads)[:, at : at + 8].float()
+        total = (total.float() + part).to(dtype)
+    return total.transpose(0, 1).contiguous()
+
+
+@red("attention", profile="sdpa", gate="exact", mask="causal")
+def rescaling_forgotten(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """What earlier blocks gave is kept when the maximum grows."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    heads, halves = q.shape[1], []
+    for at in range(0, k.shape[0], BLOCK):
+        scores = (
+            q.transpose(0, 1).float()
+            @ by_head(k, heads)[:, at : at + BLOCK].transpose(1, 2).float()
+        )
+        scores = (scores * scale).masked_fill(~live[:, at : at + BLOCK], -torch.inf)
+        top = scores.amax(-1, keepdim=True)
+        weights = torch.exp(scores - top.masked_fill(top == -torch.inf, 0.0))
+        halves.append(
+            (
+                weights.to(v.dtype).float() @ by_head(v, heads)[:, at : at + BLOCK].float(),
+                weights.sum(-1, keepdim=True),
+            )
+        )
+    out, total = (sum(x) for x in zip(*halves, strict=True))
+    result = torch.where(total == 0, 0.0, out / torch.where(total == 0, 1.0, total))  # type: ignore[arg-type]
+    return {"out": result.to(q.dtype).transpose(0, 1).contiguous()}
+
+
+@red("attention", profile="sdpa", gate="shapes", mask="causal")
+def log_sum_exp_in_base_two(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """The stage is log2 where the natural logarithm is meant."""
+    out, lse = attention_online(q, k, v, start, position, scale=scale)
+    return out, lse / 0.6931472
+
+
+# ---- legal variants
+
+
+@green("attention", profile="eager", mask="causal")
+def keys_in_reverse_order(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Keys in reverse order: the sums run the other way."""
+    live = live_keys(k.shape[0], start, position, None, None, None).flip(-1)
+    return eager(q, k.flip(0), v.flip(0), live, scale)
+
+
+@green("attention", profile="sdpa", mask="full")
+def scaled_in_base_two(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """exp2 with the scale folded in, and the reciprocal of the sum."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    heads, parts = q.shape[1], []
+    for at in range(0, k.shape[0], BLOCK):
+        scores = (
+            q.transpose(0, 1).float()
+            @ by_head(k, heads)[:, at : at + BLOCK].transpose(1, 2).float()
+        )
+        parts.append(
+            (scores * scale, by_head(v, heads)[:, at : at + BLOCK], live[:, at : at + BLOCK])
+        )
+    out, _ = online(parts)
+    return {"out": out.to(q.dtype).transpose(0, 1).contiguous()}

@@ -1,0 +1,370 @@
+"""Attention over shared keys: contract and torch implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contract import Contract, Profile, Scalar, implementation, output, register, tensor
+from contract.kernels.data import full_significands
+from contract.lazy import lazy
+from contract.references.attention import attention as reference
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
+
+ANY = "any order of the sum: a proof, Higham section 4.2"
+EXP = "CUDA expf and exp2f, glibc and SLEEF expf: at most 2 ulp"
+FREEDOMS = {
+    "scores": ANY,
+    "average": ANY,
+    "softmax": ANY,
+    "softmax_av": f"sums in any order, as many rescalings as blocks: derived in contract.attention; {EXP}",
+    "exp": EXP,
+    "tanh": "CUDA tanhf and SLEEF tanhf: at most 2 ulp",
+}
+#: Keys that the online softmax takes at a time.
+BLOCK = 256
+
+
+def starts(rng: Any, shape: tuple[int, ...]) -> Any:
+    """First keys: mostly 0, some after a little padding."""
+    return rng.choice((0, 0, 0, 0, 0, 1, 2, 3), shape)
+
+
+def windows(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Windows of a few keys, so that both of their edges are met."""
+    return rng.integers(2, 7, shape)
+
+
+def images(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Text and images by turns, of 2 to 5 keys each."""
+    run = np.repeat(np.arange(shape[0]), rng.integers(2, 6, shape[0]))[: shape[0]]
+    return np.where(run % 2 == 1, run, 0)
+
+
+def caps(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Soft caps small enough to bend ordinary scores."""
+    return rng.choice((1.5, 3.0, 5.0), shape)
+
+
+def seen_keys(values: Mapping[str, Any], keys: int, mask: str) -> tuple[Any, Any]:
+    """First and last key that every query sees, whatever its start: they are one stretch."""
+    queries = len(values["start"])
+    own = np.asarray(values.get("position", np.full(queries, keys - 1)))
+    first, last = np.zeros(queries, np.int64), own.copy()
+    if mask == "prefix":
+        last = np.maximum(own, values["prefix"] - 1)
+    if mask in ("sliding", "image_block"):
+        first = np.maximum(0, own - int(values["window"]) + 1)
+    if mask == "image_block":
+        image = values["block"]
+        for i, p in enumerate(own):
+            while image[p] and last[i] + 1 < keys and image[last[i] + 1] == image[p]:
+                last[i] += 1
+    return first, last
+
+
+def exact_rows(
+    rng: Any, shape: Mapping[str, int], scalars: Mapping[str, float], parameters: Mapping[str, str]
+) -> Any:
+    """Candidates. Rows with q = 0 have equal weights, and a power of two of live keys: their number tells one mask from
+    another. Rows with one element in q have scores of one product, which every rounding must meet, and two to four live
+    keys; beyond 256 keys these lie in two blocks of the online softmax.
+
+    v holds powers of two where weights must be seen rounded, and full significands in the widest set.
+    """
+    queries, heads, kv, keys, d = (shape[n] for n in ("queries", "heads", "kv", "keys", "d"))
+    few, blocks = keys <= 16, keys > BLOCK
+    values: dict[str, Any] = {
+        "start": np.zeros(queries, np.int64),
+        "position": rng.integers(0, keys, queries),
+        "prefix": rng.integers(0, keys, queries),
+        "window": np.asarray(4 if few else 8),
+        "block": images(rng, (keys,)) if few else np.arange(keys) // 19 % 3,
+        "cap": np.asarray(3.0),
+    }
+    spread = rng.random(queries) < (0.75 if few else 0.8 if blocks else 0.0)
+    if blocks:
+        values["position"] = np.where(
+            spread, rng.integers(BLOCK, keys, queries), values["position"]
+        )
+        values["prefix"] = np.where(spread, 0, values["prefix"])
+    mask = parameters["mask"]
+    first, last = seen_keys(values, keys, mask)
+    length = last - first + 1
+    # the most keys that are a power of two, or half of them
+    count = 2 ** np.maximum(np.floor(np.log2(length)) - (rng.random(queries) < 0.3), 0).astype(int)
+    # where all of them are live the start is far from the edge of a window, which then shows
+    start = np.where(count == length, 0, last - count + 1)
+    near = BLOCK - rng.integers(1, 3, queries) if blocks else np.maximum(start, last - 3)
+    start = np.where(spread, near, start)
+    if mask not in ("full", "prefix"):
+        # some rows without a live key
+        empty = rng.random(queries) < 0.06
+        start = np.where(empty, np.minimum(values["position"] + 1, keys - 1), start)
+    values["start"] = np.clip(start, 0, keys - 1)
+    q = np.zeros((queries, heads, d))
+    place = rng.integers(0, d, (queries, heads, 1))
+    single = np.where(spread[:, None, None], full_significands(rng, place.shape) / 32.0, 0.0)
+    np.put_along_axis(q, place, single, -1)
+    k = full_significands(rng, (keys, kv, d)) / 64.0
+    v = full_significands(rng, (keys, kv, d))
+    if few or blocks:
+        v = np.copysign(np.exp2(rng.integers(-7, 2, (keys, kv, d))), v)
+    return {**values, "q": q, "k": k, "v": v}
+
+
+def sizes(queries: int, heads: int, kv: int, keys: int, d: int) -> dict[str, int]:
+    return {"queries": queries, "heads": heads, "kv": kv, "keys": keys, "d": d}
+
+
+def widths(heads: int, kv: int, keys: int, d: int) -> dict[str, int]:
+    return {"heads": heads, "kv": kv, "keys": keys, "d": d}
+
+
+NOT_CAPPED = {"quotient": None, "tanh": None, "capped": None}
+OTHER_MASKS = ("causal", "full", "prefix", "sliding", "image_block")
+NORMALISED = {"weights": "normalised", "gauge": "final", "sums": "unrounded", "empty": "mean"}
+LOG = {"truncate-lse": "exp, log and the maximum's error leave more than an ulp of the log-sum-exp"}
+NO_EXPONENTIALS = {
+    **LOG,
+    "gauge": "weights that are divided first are not rounded against a maximum",
+    "sums": "weights that are divided first are summed before they are rounded",
+}
+
+attention = register(
+    Contract(
+        name="attention",
+        family="attention",
+        summary="softmax attention with grouped key heads and five masks",
+        reference=reference,
+        operands=(
+            tensor("q", "queries heads d", finite=True),
+            tensor("k", "keys kv d", finite=True),
+            tensor("v", "keys kv d", finite=True),
+            tensor("start", "queries", "int32", below="keys", typical=starts),
+            tensor(
+                "position",
+                "queries",
+                "int32",
+                below="keys",
+                when={"mask": tuple(OTHER_MASKS[:1] + OTHER_MASKS[2:])},
+            ),
+            tensor("prefix", "queries", "int32", below="keys", when={"mask": ("prefix",)}),
+            tensor(
+                "window",
+                "",
+                "int32",
+                below=1 << 20,
+                typical=windows,
+                when={"mask": ("sliding", "image_block")},
+            ),
+            tensor(
+                "block",
+                "keys",
+                "int32",
+                below=1 << 20,
+                typical=images,
+                when={"mask": ("image_block",)},
+            ),
+            tensor("cap", "", "fp32", finite=True, typical=caps, when={"capped": ("yes",)}),
+            output("out", "queries heads d"),
+            output("lse", "queries heads", "fp32", stage=True),
+        ),
+        scalars=(Scalar("scale", (0.125, 72**-0.5)),),
+        parameters={"mask": OTHER_MASKS, "capped": ("no", "yes")},
+        options={
+            "weights": ("normalised", "exponentials"),
+            "gauge": ("final", "running256"),
+            "sums": ("unrounded", "rounded"),
+            "empty": ("zeros", "nan", "mean"),
+        },
+        profiles=(
+            Profile(
+                "eager",
+                {
+                    "scores": "bf16",
+                    "scaled": "bf16",
+                    **NOT_CAPPED,
+                    "p": "bf16",
+                    "out": "bf16",
+                    "lse": "fp32",
+                },
+                options=NORMALISED,
+                when={"mask": ("causal", "sliding", "image_block"), "capped": ("no",)},
+                users="transformers with attn_implementation='eager'",
+                vacuous=NO_EXPONENTIALS,
+            ),
+            Profile(
+                "eager_capped",
+                {
+                    **dict.fromkeys(
+                        ("scores", "scaled", "quotient", "tanh", "capped", "p", "out"), "bf16"
+                    ),
+                    "lse": "fp32",
+                },
+                options=NORMALISED,
+                when={"mask": ("sliding",), "capped": ("yes",)},
+                users="Gemma 2 in transformers with attn_implementation='eager'",
+                vacuous=NO_EXPONENTIALS,
+            ),
+            Profile(
+                "sdpa",
+                {
+                    "scores": None,
+                    "scaled": None,
+                    **NOT_CAPPED,
+                    "p": "bf16",
+                    "out": "bf16",
+                    "lse": "fp32",
+                },
+                options={
+                    "weights": "exponentials",
+                    "gauge": "running256",
+                    "sums": "unrounded",
+                    "empty": "zeros",
+                },
+                when={"mask": ("full", "causal", "prefix"), "capped": ("no",)},
+                users="FlashAttention and other fused kernels with bf16 weights",
+                vacuous={
+                    **LOG,
+                    "empty,mask=full": "a query of the full mask sees the last key at least",
+                },
+            ),
+        ),
+        row_dims=("queries",),
+        # PaliGemma's prefix of 1028 keys of 256, with one of its eight query heads; SigLIP's heads of 72
+        shapes=(sizes(16, 1, 1, 1028, 256), sizes(24, 2, 2, 196, 72), sizes(64, 4, 2, 64, 64)),
+        awkward=(sizes(1, 4, 2, 7, 8), sizes(3, 3, 1, 257, 72), sizes(5, 4, 2, 33, 64)),
+        stress=(
+            widths(2, 1, 8, 8),
+            widths(4, 2, 5, 16),
+            widths(2, 2, 24, 8),
+            widths(1, 1, 300, 8),
+        ),
+        exact=exact_rows,
+        exact_shapes=(
+            widths(4, 2, 8, 8),
+            widths(2, 1, 258, 16),
+            widths(4, 2, 64, 16),
+            widths(4, 1, 12, 4),
+        ),
+        freedoms=FREEDOMS,
+        rules={"heads is a multiple of kv": lambda s: s["heads"] % s["kv"] == 0},
+    )
+)
+
+
+# ---- torch
+
+
+def live_keys(
+    keys: int,
+    start: torch.Tensor,
+    position: torch.Tensor | None,
+    prefix: torch.Tensor | None,
+    window: torch.Tensor | None,
+    block: torch.Tensor | None,
+) -> torch.Tensor:
+    """True where a query sees a key (queries, keys); which operands are there says which mask it is."""
+    key = torch.arange(keys)
+    live = key >= start[:, None]
+    if position is None:
+        return live
+    ahead = key - position[:, None]
+    seen = ahead <= 0
+    if prefix is not None:
+        seen |= key < prefix[:, None]
+    if block is not None:
+        own = block[position.long()][:, None]
+        seen |= (own == block) & (own != 0)
+    if window is not None:
+        seen &= ahead > -int(window)
+    return live & seen
+
+
+def by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """(keys, kv, d) -> (heads, keys, d): neighbouring query heads share a key head."""
+    return x.transpose(0, 1).repeat_interleave(heads // x.shape[1], dim=0)
+
+
+@implementation("attention", name="torch", profile=("eager", "eager_capped"))
+def attention_eager(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor | None = None,
+    prefix: torch.Tensor | None = None,
+    window: torch.Tensor | None = None,
+    block: torch.Tensor | None = None,
+    cap: torch.Tensor | None = None,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """Rounded scores, softmax in fp32, rounded weights; the fill of dead keys is the lowest finite value."""
+    live = live_keys(k.shape[0], start, position, prefix, window, block)
+    heads, dtype = q.shape[1], q.dtype
+    scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(dtype)
+    scores = scores * scale
+    if cap is not None:
+        scores = torch.tanh(scores / float(cap)) * float(cap)
+    none = ~live.any(-1, keepdim=True)
+    scores = scores.masked_fill(~live, -torch.inf).masked_fill(none, 0.0)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
+    return (weights.float() @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
+
+
+@implementation("attention", name="torch", profile="sdpa")
+def attention_online(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor | None = None,
+    prefix: torch.Tensor | None = None,
+    *,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks of 256 keys with a running maximum; one block of scores is held at a time."""
+    live = live_keys(k.shape[0], start, position, prefix, None, None)
+    heads = q.shape[1]
+    keys, values, rows = by_head(k, heads), by_head(v, heads), q.transpose(0, 1).float()
+    parts = (
+        (rows @ keys[:, at : at + BLOCK].transpose(1, 2).float() * scale,
+         values[:, at : at + BLOCK],
+         live[:, at : at + BLOCK])
+        for at in range(0, k.shape[0], BLOCK)
+    )  # fmt: skip
+    out, lse = online(parts)
+    return out.to(q.dtype).transpose(0, 1).contiguous(), lse.transpose(0, 1).contiguous()
+
+
+def online(parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax-weighted sum and log-sum-exp of (scores, values, live) blocks; zeros and -inf where no key is live.
+
+    Weights are rounded to the values' dtype before they meet them, and summed unrounded.
+    """
+    top = total = out = None
+    for scores, values, live in parts:
+        scores = scores.masked_fill(~live, -torch.inf)
+        high = scores.amax(-1, keepdim=True)
+        new = high if top is None else torch.maximum(top, high)
+        # without a live key so far the maximum is -inf, and -inf - -inf no weight
+        base = new.masked_fill(new == -torch.inf, 0.0)
+        weights = torch.exp(scores - base)
+        part = weights.to(values.dtype).float() @ values.float()
+        if top is None:
+            total, out = weights.sum(-1, keepdim=True), part
+        else:
+            factor = torch.exp(top - base)
+            total, out = total * factor + weights.sum(-1, keepdim=True), out * factor + part
+        top = new
+    none = total == 0
+    result = torch.where(none, 0.0, out / torch.where(none, 1.0, total))
+    return result, (top + total.log()).squeeze(-1)
