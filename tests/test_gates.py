@@ -12,17 +12,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
+import contract
 from contract import diagnose, gates, registry, suites
-from contract.case import find, take_rows
+from contract.case import find, kernels_of, make_case, take_rows
 from contract.checks import collect_checks
 from contract.config import read_config
 from contract.engines import host
 from contract.errors import StoreError
+from contract.gates.reference import _audit_case
 from contract.judge import Bench, Subject, Tally
 from contract.judge_process import Judge
+from contract.readings.base import Quantity, Reading
 from contract.recordbook import RESOURCES, architecture, judge_entry, read, torch_version, unused
 from contract.worker import Worker
 
@@ -318,6 +322,34 @@ def test_an_unsound_or_powerless_reference_is_red(judged: Judged, kernel: str, s
     result, _ = judged(f"{kernel}/reference")
     assert result["outcome"] == "fail"
     assert re.search(said, result["detail"]), result["detail"]
+
+
+@pytest.mark.parametrize(("by", "said"), [(-0.0, ""), (0.0, ""), (2.0, "out[0, 0]: inf outside")])
+def test_the_audit_does_not_know_the_sign_of_a_zero(by: float, said: str) -> None:
+    """1 / -0 is -infinity, and 200-bit numbers have one zero; an infinity where the range has none is refused."""
+
+    def quotient(r: Reading, x: Quantity, w: Quantity) -> Quantity:
+        audits = type(r).__name__ == "AuditReading"
+        return r.round("out", x / (w * 0.0 if audits else w))
+
+    declared = contract.Contract(
+        name="quotient",
+        family="sums",
+        reference=quotient,
+        operands=(
+            contract.tensor("x", "rows d"),
+            contract.tensor("w", "d"),
+            contract.output("out", "rows d"),
+        ),
+        profiles=(contract.Profile("once", {"out": "bf16"}),),
+        row_dims=("rows",),
+        shapes=({"rows": 1, "d": 1},),
+        not_applicable={"exact": "a test"},
+    )
+    kernel = kernels_of(declared)[0]
+    case = make_case(kernel, {"rows": 1, "d": 1}, {"x": np.ones((1, 1)), "w": np.array([by])})
+    assert _audit_case(kernel, case, {}).startswith(said)
+    assert bool(_audit_case(kernel, case, {})) == bool(said)
 
 
 def test_a_sound_reference_has_power_at_every_point(judged: Judged) -> None:

@@ -196,17 +196,12 @@ def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
             number = round_mpf(exact, out.fmt)
             if math.isnan(number):
                 continue
-            bits = formats.encode(np.array([number]), out.fmt)
-            code = int(
-                (
-                    formats.ordered(bits, out.fmt)
-                    if out.fmt.kind == "float"
-                    else formats.decode(bits, out.fmt)
-                )[0]
-            )
-            # 200-bit numbers have one zero; its sign is judged by the samples
+            code = _code(number, out.fmt)
+            # 200-bit numbers have one zero, so that of an infinity behind a division by it they do not know the sign
+            # either; both signs are judged by the samples
             zero = number == 0 and lo[index] <= 0 and hi[index] >= -1
-            if not (lo[index] <= code <= hi[index] or zero) or state[index] == 2:
+            pole = math.isinf(number) and lo[index] <= _code(-number, out.fmt) <= hi[index]
+            if not (lo[index] <= code <= hi[index] or zero or pole) or state[index] == 2:
                 problems.append(
                     f"{operand.name}{list(index)}: {number!r} outside {lo[index]}..{hi[index]} (ordered integers)"
                 )
@@ -215,6 +210,13 @@ def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
         lambda: AuditReading(kernel.contract, kernel.profile), kernel, case, options, consume
     )
     return problems[0] if problems else ""
+
+
+def _code(number: float, fmt: formats.Format) -> int:
+    """The ordered integer of a value of the format."""
+    bits = formats.encode(np.array([number]), fmt)
+    codes = formats.ordered(bits, fmt) if fmt.kind == "float" else formats.decode(bits, fmt)
+    return int(codes[0])
 
 
 def _power(
