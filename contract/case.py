@@ -258,7 +258,7 @@ def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
                 )
             origin.setdefault(dim, operand.name)
     sizes = kernel.sized(sizes)
-    if set(sizes) >= {d for o in kernel.contract.operands for d in o.dims} and (
+    if set(sizes) >= {d for o in (*kernel.inputs(), *kernel.outputs()) for d in o.dims} and (
         broken := kernel.contract.broken_rule(sizes)
     ):
         raise CaseError(f"{kernel.id}: sizes {sizes} break a rule of the contract: {broken}")

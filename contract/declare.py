@@ -5,6 +5,7 @@ Frozen facts only. Every declaration is checked where it is written: the error n
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,8 @@ class Operand:
         format: format of storage (contract.formats); a profile may replace it.
         role: 'in', 'out' or 'inout' (read and overwritten: its result is an output of the same name).
         typical: sampler of ordinary data, N(0, 1) unless given; () -> the values an integer format draws uniformly.
-        when: enumerated parameter values under which the operand exists, e.g. {"gain": ("w", "1+w")}.
+        when: enumerated parameter values under which the operand exists, e.g. {"gain": ("w", "1+w")}; an operand may
+            be declared again, with other dims, for values under which it does not.
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
@@ -318,7 +320,7 @@ class Contract:
     def _check_names(self) -> None:
         where = f"contract {self.name}"
         names = (
-            [o.name for o in self.operands]
+            [o.name for i, o in enumerate(self.operands) if not apart(o, self.operands[:i])]
             + [s.name for s in self.scalars]
             + list(self.parameters)
             + list(self.options)
@@ -472,8 +474,15 @@ class Contract:
         return full
 
     def broken_rule(self, shape: Shape) -> str:
-        """The first rule that these sizes do not satisfy, in words; '' where they satisfy all."""
-        return next((words for words, holds in self.rules.items() if not holds(shape)), "")
+        """The first rule that these sizes do not satisfy, in words; '' where they satisfy all.
+
+        A rule about a dim that no operand has under the case's parameters says nothing.
+        """
+        for words, holds in self.rules.items():
+            with contextlib.suppress(KeyError):
+                if not holds(shape):
+                    return words
+        return ""
 
     def inputs(self, parameters: Mapping[str, str] | None = None) -> tuple[Operand, ...]:
         """Operands that are read, in order; those that exist under `parameters` where given."""
@@ -504,6 +513,15 @@ class Contract:
                     f"contract {self.name}: {key}={value!r}; values are {self.parameters[key]}"
                 )
         return {key: given.get(key, values[0]) for key, values in self.parameters.items()}
+
+
+def apart(operand: Operand, earlier: Sequence[Operand]) -> bool:
+    """Whether operands of its name stand before it, and no parameter value has two of them: one name, other dims."""
+    same = [o for o in earlier if o.name == operand.name]
+    return bool(same) and all(
+        any(not set(values) & set(o.when.get(key, values)) for key, values in operand.when.items())
+        for o in same
+    )
 
 
 def exists(operand: Operand | Profile, parameters: Mapping[str, str] | None) -> bool:

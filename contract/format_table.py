@@ -129,6 +129,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             _int("uint8", 8, 0, 255),
             _int("int4", 4, -8, 7),
             _int("int8", 8, -128, 127),
+            _int("int16", 16, -32768, 32767),
             _int("int32", 32, -(2**31), 2**31 - 1),
             _int("int64", 64, -(2**63), 2**63 - 1),
         )

@@ -11,7 +11,7 @@ from contract.errors import DeclarationError
 from contract.formats import decode, encode, from_ordered, get, is_nan, ordered, ulp_distance
 
 FLOATS = ["bf16", "fp16", "e5m2", "e4m3fn", "e4m3fnuz", "e2m1"]
-CODED = [*FLOATS, "e8m0", "bool", "uint4", "uint8", "int4", "int8"]
+CODED = [*FLOATS, "e8m0", "bool", "uint4", "uint8", "int4", "int8", "int16"]
 
 
 def codes_of(name: str) -> Any:

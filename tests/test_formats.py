@@ -31,7 +31,7 @@ FACTS = {
     "e2m1": (2, 0, 6.0, False, True),
 }
 TABLED = ["bf16", "fp16", "e5m2", "e4m3fn", "e4m3fnuz", "e2m1"]
-INTEGERS = ["bool", "uint4", "uint8", "int4", "int8", "int32"]
+INTEGERS = ["bool", "uint4", "uint8", "int4", "int8", "int16", "int32"]
 
 
 @cache

@@ -32,6 +32,7 @@ TORCH_TYPES = {
     "int4": "int8",
     "uint4": "uint8",
     "uint8": "uint8",
+    "int16": "int16",
     "int32": "int32",
     "int64": "int64",
     "e2m1": "uint8",

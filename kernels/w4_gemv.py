@@ -1,0 +1,261 @@
+"""Vectors times a four-bit weight: contract and torch implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contract import Contract, Profile, implementation, output, register, tensor
+from contract.kernels.data import full_significands
+from contract.kernels.packing import checked_scales, nibbles_of, pack
+from contract.lazy import lazy
+from contract.references.w4_gemv import w4_gemv as reference
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
+
+SYMMETRIC, ASYMMETRIC = {"block": ("32",)}, {"block": ("128",)}
+DOT = "any order of the sum: a proof, Higham section 3.1"
+#: Sizes that hold whatever the block: eight codes fill a word, and inputs are whole blocks.
+RULES = {
+    "words = k / 8": lambda s: 8 * s["words"] == s["k"],
+    "groups = k / 32": lambda s: 32 * s["groups"] == s["k"],
+    "blocks = k / 128": lambda s: 128 * s["blocks"] == s["k"],
+}
+
+
+def sized(**shape: int) -> dict[str, int]:
+    """The shape with its numbers of words, groups of 32 and blocks of 128."""
+    k = shape["k"]
+    return {**shape, "words": k // 8, "groups": k // 32, "blocks": k // 128}
+
+
+def random_words(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Words of which every nibble takes every value."""
+    return rng.integers(-(2**31), 2**31, shape).astype(np.float64)
+
+
+def weight_scales(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Scales of trained weights: some 0.02 wide, in blocks of about 8 codes to either side."""
+    return rng.uniform(0.001, 0.006, shape)
+
+
+def exact_codes(rng: Any, n: int, k: int, block: str, mirrored: bool) -> tuple[Any, Any]:
+    """Codes and zero points of rows: zero points 0, 15 and others in turn.
+
+    With `mirrored` every second row's second half is the first with its sign changed, but for 32 last columns: running
+    sums are large and the result is small, so that an accumulator that rounds shows.
+    """
+    groups = k // int(block)
+    zeros = np.full((n, groups), 8)
+    if block == "128":
+        zeros = rng.integers(0, 16, (n, groups))
+        zeros[0::4], zeros[2::4] = 0, 15
+    codes = rng.integers(0, 16, (n, k))
+    if mirrored:
+        half = (k - 32) // 2
+        zeros[1::2] = rng.integers(6, 10, (len(zeros[1::2]), 1))
+        middle = zeros[1::2, :1]
+        codes[1::2] = middle + rng.integers(-6, 7, (len(middle), k))
+        codes[1::2, half : 2 * half] = 2 * middle - codes[1::2, :half]
+    return codes, zeros
+
+
+def exact_rows(
+    rng: Any, shape: Mapping[str, int], scalars: Mapping[str, float], parameters: Mapping[str, str]
+) -> Any:
+    """Candidates: all products are integers whose magnitudes add up to less than 2^24.
+
+    Up to 384 inputs the scales have full significands and x has 3 bits: w has 12 or 13. Longer rows have x of 8 bits,
+    scales that are powers of two, and mirrored halves.
+    """
+    n, k, block = shape["n"], shape["k"], parameters["block"]
+    long = k > 384
+    codes, zeros = exact_codes(rng, n, k, block, long)
+    x = full_significands(rng, (shape["rows"], k), 8 if long else 3)
+    size = (n, 1 if long else k // int(block))
+    scales = np.ones(size) if long else np.abs(full_significands(rng, size))
+    if long:
+        half = (k - 32) // 2
+        x[:, half : 2 * half] = x[:, :half]
+        scales = np.broadcast_to(scales, (n, k // int(block)))
+    return {
+        "x": x * np.exp2(rng.integers(-4, 4, (len(x), 1))),
+        "words": pack(codes, 4).astype(np.float64),
+        "scales": scales * np.exp2(rng.integers(-12, 0, (n, 1))),
+        "zeros": zeros.astype(np.float64),
+    }
+
+
+w4_gemv = register(
+    Contract(
+        name="w4_gemv",
+        family="linear",
+        summary="vectors times a weight of four-bit codes with a scale for each block of inputs",
+        reference=reference,
+        operands=(
+            tensor("x", "rows k"),
+            tensor("words", "n words", "int32", typical=random_words),
+            tensor("scales", "n groups", typical=weight_scales, finite=True, when=SYMMETRIC),
+            tensor("scales", "n blocks", typical=weight_scales, finite=True, when=ASYMMETRIC),
+            tensor("zeros", "n blocks", "uint4", when=ASYMMETRIC),
+            output("out", "rows n"),
+        ),
+        parameters={"block": ("32", "128")},
+        profiles=(
+            Profile(
+                "kept",
+                {"offset": None, "weight": None, "out": "bf16"},
+                users="decoding kernels that hold the weight in fp32 registers; torch's int4 product where z is 8",
+            ),
+            Profile(
+                "dequantised",
+                {"offset": None, "weight": "bf16", "out": "bf16"},
+                when=SYMMETRIC,
+                users="AWQ checkpoints run through compressed-tensors: a bf16 weight, then a bf16 product",
+            ),
+            Profile(
+                "offset",
+                {"offset": "bf16", "weight": None, "out": "bf16"},
+                when=ASYMMETRIC,
+                users="torch._weight_int4pack_mm (tinygemm), HQQ: zero points held as bf16 numbers",
+            ),
+        ),
+        row_dims=("rows",),
+        column_dim="n",
+        # rows of a weight of Qwen3-VL 2B, which has 2048 and 6144 of them: outputs do not depend on each other, and all
+        # of them would take a minute to judge
+        shapes=(sized(rows=1, n=256, k=2048), sized(rows=4, n=64, k=2048)),
+        awkward=(
+            sized(rows=1, n=1, k=128),
+            sized(rows=3, n=5, k=384),
+            sized(rows=5, n=67, k=640),
+        ),
+        stress=(sized(n=16, k=128), sized(n=16, k=256)),
+        exact=exact_rows,
+        exact_shapes=(
+            sized(n=32, k=128, rows=16),
+            sized(n=24, k=384, rows=8),
+            sized(n=32, k=1024, rows=4),
+        ),
+        rules=RULES,
+        freedoms={"dot": DOT},
+    )
+)
+
+
+# ---- torch
+
+#: Rows of a weight that are unpacked at a time where nothing multiplies packed codes: they stay in the cache.
+CHUNK = 64
+#: torch's AVX2 product forms -8 s, which must not overflow.
+LARGEST_SCALE = 2.0**120
+#: Processors on which torch's int4 product holds the weight in fp32 and rounds its sum to nearest.
+VECTORISED = ("AVX2", "AVX512")
+
+
+@dataclass(frozen=True)
+class Int4Weight:
+    """A weight in the layout of torch's int4 product: made once, called for every vector.
+
+    Attributes:
+        table: the codes, still two in a byte.
+        scales: (groups, n, 2) bf16, scale and offset of each group.
+        group: inputs of one scale.
+        n: outputs; the table has a multiple of 16.
+    """
+
+    table: torch.Tensor
+    scales: torch.Tensor
+    group: int
+    n: int
+
+    @staticmethod
+    def prepare(
+        words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
+    ) -> Int4Weight:
+        """Repack a weight; zero points become offsets (8 - z) s, rounded to bf16."""
+        n, groups = scales.shape
+        filler = (0, 0, 0, -n % 16)
+        pad = torch.nn.functional.pad
+        words, scales = pad(words, filler), pad(scales, filler)
+        offsets = torch.zeros_like(scales)
+        if zeros is not None:
+            offsets = (8 - pad(zeros, filler).float()) * scales.float()
+        pairs = torch.stack((scales, offsets.to(scales.dtype)), -1).transpose(0, 1).contiguous()
+        convert = torch.ops.aten._convert_weight_to_int4pack_for_cpu
+        # the conversion reads one code in four bytes: 1024 rows at a time keep that small
+        parts = [convert(nibbles_of(part).int(), 1) for part in words.split(1024)]
+        return Int4Weight(torch.cat(parts), pairs, 8 * words.shape[1] // groups, n)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, k) bf16 -> (rows, n) bf16."""
+        product = torch.ops.aten._weight_int4pack_mm_for_cpu
+        return product(x.contiguous(), self.table, self.group, self.scales)[:, : self.n]
+
+
+@implementation("w4_gemv", name="torch", profile=("kept", "dequantised", "offset"))
+def w4_gemv_torch(
+    x: torch.Tensor,
+    words: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None = None,
+    *,
+    block: str,
+    profile: str,
+) -> torch.Tensor:
+    """torch's product of packed codes where it rounds as the profile says, else rows unpacked in small chunks."""
+    checked_scales(scales, x.shape[1], int(block))
+    if not multiplies_packed(profile, block):
+        return in_chunks(x, words, scales, zeros, profile)
+    out = Int4Weight.prepare(words, scales, zeros)(x)
+    huge = scales.abs().amax(1) > LARGEST_SCALE
+    if huge.any():
+        some = None if zeros is None else zeros[huge]
+        out[:, huge] = in_chunks(x, words[huge], scales[huge], some, profile)
+    return out
+
+
+def in_chunks(
+    x: torch.Tensor,
+    words: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    profile: str,
+) -> torch.Tensor:
+    """The product with a few rows of the weight unpacked at a time."""
+    wide = x.float()
+    parts = []
+    for first in range(0, len(words), CHUNK):
+        at = slice(first, first + CHUNK)
+        weight = unpacked(words[at], scales[at], None if zeros is None else zeros[at], profile)
+        parts.append(wide @ weight.t())
+    return torch.cat(parts, 1).to(x.dtype)
+
+
+def multiplies_packed(profile: str, block: str) -> bool:
+    """Whether torch's int4 product rounds like this profile here: it adds an offset in bf16, or none."""
+    fitting = profile == "offset" or (profile == "kept" and block == "32")
+    return fitting and torch.backends.cpu.get_cpu_capability() in VECTORISED
+
+
+def unpacked(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, profile: str
+) -> torch.Tensor:
+    """The weight in fp32, (n, k), rounded as the profile says."""
+    n, groups = scales.shape
+    codes = nibbles_of(words).reshape(n, groups, -1).float()
+    scale = scales.float()[..., None]
+    zero = 8.0 if zeros is None else zeros.float()[..., None]
+    if profile == "offset":
+        weight = (codes - 8.0) * scale + ((8.0 - zero) * scale).to(scales.dtype).float()
+    else:
+        weight = (codes - zero) * scale
+    if profile == "dequantised":
+        weight = weight.to(scales.dtype).float()
+    return weight.reshape(n, -1)
