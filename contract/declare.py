@@ -557,7 +557,7 @@ class Implementation:
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     engine: str = "host"
     requires: tuple[str, ...] = ()
-    order: Mapping[str, int] = field(default_factory=dict)
+    order: Mapping[str, Any] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
     repeatable: bool = True
     invariant: tuple[str, ...] = ()
@@ -602,7 +602,7 @@ class Control:
     requires: tuple[str, ...] = ()
     kind: str = "planted"
     expect: str = ""
-    order: Mapping[str, int] = field(default_factory=dict)
+    order: Mapping[str, Any] = field(default_factory=dict)
     module: str = ""
 
     def __post_init__(self) -> None:

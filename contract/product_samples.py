@@ -68,15 +68,34 @@ class Draw:
                 terms = terms[..., ::-1]
         elif kind == "reversed":
             terms = terms[..., ::-1]
+        if kind == "pairwise":
+            return self._pairwise(terms)
         limit = n - 1 if depth is None else min(depth, n - 1)
         if kind == "lanes":
             limit = max((n - 1).bit_length(), limit // 2)
         return self._combine(terms, limit, self._split(kind))
 
+    def _pairwise(self, x: Array) -> Array:
+        """Adjacent pairs, an odd one carried to the next level: a level at a time, as a NumPy call costs more than a sum."""
+        while (n := x.shape[-1]) > 1:
+            pairs = self.step(x[..., 0 : n - 1 : 2] + x[..., 1:n:2])
+            x = np.concatenate([pairs, x[..., -1:]], -1) if n % 2 else pairs
+        return np.asarray(x[..., 0])
+
+    def _running(self, x: Array) -> Array:
+        """One after the other."""
+        acc, choice = self.acc, self.choice
+        if acc.name == "fp32" and not (choice.wide or choice.ftz):
+            narrow = x.astype(np.float32)
+            if np.array_equal(narrow, x, equal_nan=True):
+                return np.asarray(np.add.accumulate(narrow, axis=-1)[..., -1], np.float64)
+        total = np.asarray(x[..., 0])
+        for k in range(1, x.shape[-1]):
+            total = self.step(total + x[..., k])
+        return total
+
     def _split(self, kind: str) -> Callable[[int, int], int]:
         """(terms, depth) -> terms of the left part; 0 for one after the other."""
-        if kind == "pairwise":
-            return lambda n, depth: 1 << ((n - 1).bit_length() - 1)
         if kind == "tree":
             return lambda n, depth: int(
                 self.rng.integers(
@@ -93,10 +112,7 @@ class Draw:
         if half:
             left = self._combine(x[..., :half], depth - 1, split)
             return self.step(left + self._combine(x[..., half:], depth - 1, split))
-        total = np.asarray(x[..., 0])
-        for k in range(1, n):
-            total = self.step(total + x[..., k])
-        return total
+        return self._running(x)
 
     def mma(self, s: Array, a: Array, b: Array, order: Mma) -> Array:
         """s + a @ b of at most k terms: aligned to the largest exponent, truncated, added, truncated or rounded."""

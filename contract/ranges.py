@@ -262,7 +262,7 @@ def case_range(
     kernel: Kernel,
     case: Case,
     options: Mapping[str, Any] | None = None,
-    depths: Mapping[str, int] | None = None,
+    depths: Mapping[str, Any] | None = None,
     *,
     change: Change | None = None,
     parameters: Mapping[str, str] | None = None,

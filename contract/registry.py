@@ -46,7 +46,7 @@ def implementation(
     name: str = "",
     engine: str = "host",
     requires: Iterable[str] = (),
-    order: Mapping[str, int] | None = None,
+    order: Mapping[str, Any] | None = None,
     launches: Iterable[Launch] = (),
     repeatable: bool = True,
     invariant: Iterable[str] = (),
@@ -137,7 +137,7 @@ def _control(
     name: str,
     requires: Iterable[str],
     expect: str,
-    order: Mapping[str, int] | None,
+    order: Mapping[str, Any] | None,
     parameters: Mapping[str, str | tuple[str, ...]],
 ) -> Callable[[F], F]:
     module = _caller(3)
@@ -197,7 +197,7 @@ def green(
     profile: str | tuple[str, ...],
     name: str = "",
     requires: Iterable[str] = (),
-    order: Mapping[str, int] | None = None,
+    order: Mapping[str, Any] | None = None,
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
     """Register the decorated callable as a green control: a legal variant that must pass every gate."""

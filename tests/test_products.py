@@ -136,6 +136,37 @@ def test_uncertain_operands_widen_the_range_by_their_radii() -> None:
                     assert not outside(allowed, got).any()
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 13, 64, 100])
+def test_a_nominal_sum_is_the_balanced_tree(n: int) -> None:
+    """Left halves of a power of two: computed a level at a time, it is the tree that splits there."""
+
+    def split(x: Array) -> Array:
+        if x.shape[-1] == 1:
+            return x[..., 0]
+        half = 1 << ((x.shape[-1] - 1).bit_length() - 1)
+        return fp32(split(x[..., :half]) + split(x[..., half:]))
+
+    a, b = pair("ordinary", np.random.default_rng(n), n)
+    terms = fp32(a[:, None, :] * b.T[None])
+    got = dot_sample(a, b, AnyOrder(), FP32, NOMINAL, np.random.default_rng(0))
+    np.testing.assert_array_equal(got, split(terms))
+
+
+def test_a_sequential_sum_takes_one_term_after_the_other() -> None:
+    """Also where its terms are no fp32 numbers, as products that are fused into it."""
+    for kind in ("ordinary", "window", "subnormal"):
+        a, b = pair(kind, np.random.default_rng(3), 40)
+        for fused in ("no", "yes"):
+            terms = a[:, None, :] * b.T[None]
+            terms = terms if fused == "yes" else fp32(terms)
+            total = terms[..., 0]
+            for k in range(1, 40):
+                total = fp32(total + terms[..., k])
+            choice = Choice(order="sequential", fused=fused)
+            got = dot_sample(a, b, AnyOrder(), FP32, choice, np.random.default_rng(0))
+            np.testing.assert_array_equal(got, total)
+
+
 def test_a_start_is_one_more_term() -> None:
     rng = np.random.default_rng(13)
     for kind in KINDS:
