@@ -59,6 +59,7 @@ class Operand:
         when: enumerated parameter values under which the operand exists, e.g. {"gain": ("w", "1+w")}; an operand may
             be declared again, with other dims, for values under which it does not.
         stage: an output that an implementation may leave out (None); the points only it shows are then reported.
+        observed: as a stage, what follows is judged from its bits, but every implementation must give it (a state).
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
         below: for indices and other codes: every value lies in least .. below - 1, a number or the size of a dim; "dim+1"
@@ -73,6 +74,7 @@ class Operand:
     typical: Typical | None = None
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stage: bool = False
+    observed: bool = False
     in_place_of: str | None = None
     finite: bool = False
     below: str | int | None = None
@@ -87,7 +89,7 @@ class Operand:
             raise DeclarationError(
                 f"operand {self.name}: role {self.role!r}; use 'in', 'out' or 'inout'"
             )
-        if self.stage and self.role != "out":
+        if (self.stage or self.observed) and self.role != "out":
             raise DeclarationError(f"operand {self.name}: a stage is an output; set role='out'")
         if self.least and self.below is None:
             raise DeclarationError(

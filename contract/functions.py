@@ -216,6 +216,9 @@ def budget(
     The true ends come from float64 functions that are good to a few float64 ulps; 2^-20 of an fp32 ulp more covers that.
     `nonnegative`: no ulps lead from a value that is not negative below zero.
     """
+    if exact is not None and lo is hi and nan is None and exact.all():
+        # the values at exact points are small integers or infinite: fp32 values, which later steps take as exact
+        return tamed(Interval(lo, lo, narrow=True), span_of(lo, lo), 24)
     slack = ulps + 2.0**-20
     if lo is hi and nan is None and calm(lo):
         # one value each, far from zero and overflow: the ulp of its binade, or of the next where it may lie there

@@ -253,8 +253,10 @@ def compare(
     """Judge one launch; alternatives that fail are struck from `alive`. Returns whether one is left."""
     best: tuple[int, int] | None = None
     stay: set[int] = set()
+    read: dict[int, dict[str, OutputRange]] = {}
     for option in sorted(alive):
         ranges = _shown(bench.range(name, index, option, subject.depths, outputs), outputs)
+        read[option] = ranges
         refused = sum(int(out.refused(outputs[key]).sum()) for key, out in ranges.items())
         refused = refused or _jointly(bench, subject, name, index, option, outputs)
         if not refused:
@@ -262,7 +264,7 @@ def compare(
         if best is None or refused < best[0]:
             best = (refused, option)
     assert best is not None
-    ranges = _shown(bench.range(name, index, best[1], subject.depths, outputs), outputs)
+    ranges = read[best[1]]
     hidden = not_shown(bench.structure[0], outputs)
     if hidden and (note := f"not shown: {', '.join(hidden)}") not in tally.notes:
         tally.notes.append(note)

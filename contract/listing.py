@@ -161,6 +161,8 @@ def _operand(operand: Operand) -> tuple[str, str, str, str, str]:
     notes = []
     if operand.stage:
         notes.append("stage: may be left out")
+    if operand.observed:
+        notes.append("what follows is judged from its bits")
     if operand.in_place_of:
         notes.append(f"may be written over {operand.in_place_of}")
     if operand.finite:

@@ -31,7 +31,9 @@ def stage_names(kernel: Kernel) -> tuple[str, ...]:
 
 def observing(kernel: Kernel, outputs: Mapping[str, Array]) -> Prepare | None:
     """What sets a reading to continue from the stages among `outputs`; None where there is none."""
-    shown = [o for o in kernel.outputs() if o.stage and outputs.get(o.name) is not None]
+    shown = [
+        o for o in kernel.outputs() if (o.stage or o.observed) and outputs.get(o.name) is not None
+    ]
     if not shown:
         return None
 

@@ -179,6 +179,17 @@ def test_sqrt_of_a_range_that_starts_below_zero_holds_the_negative_zero() -> Non
     assert y.hi[0] == pytest.approx(2.0)
 
 
+def test_values_at_declared_exact_points_are_fp32_values_for_the_steps_that_follow() -> None:
+    ones = function_range("exp", point(np.zeros(3), narrow=True), 2)
+    assert ones.same
+    assert ones.narrow
+    assert ones.lo.tolist() == [1.0, 1.0, 1.0]
+    # one argument beside it, and what follows is a range
+    mixed = function_range("exp", point(np.array([0.0, 1.0]), narrow=True), 2)
+    assert not mixed.narrow
+    assert mixed.lo[0] == mixed.hi[0] == 1.0
+
+
 FORMATS = (
     "fp32",
     "tf32",

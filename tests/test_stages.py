@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,24 @@ def test_a_stage_may_be_left_out_and_an_output_may_not() -> None:
     for wrong in ({"inverse": stage}, (), (out, stage, stage), (None, stage)):
         with pytest.raises(BadOutput):
             _collect(kernel, case, wrong, {}, False)
+
+
+def test_an_observed_output_may_not_be_left_out() -> None:
+    torch = pytest.importorskip("torch")
+    stage = output("inverse", "rows one", "fp32", observed=True)
+    staged = kernel_of(norm)
+    operands = (*staged.contract.operands[:-1], stage)
+    kernel = Kernel(replace(staged.contract, operands=operands), {}, staged.profile)
+    case = case_of(kernel)
+    assert stage_names(kernel) == ()
+    out = run(kernel, case, CHOICES[0])
+    # as with a stage, what follows is judged from its bits
+    shown = case_range(kernel, case, prepare=observing(kernel, out))["out"]
+    assert shown.one_value().mean() > case_range(kernel, case)["out"].one_value().mean()
+    with pytest.raises(BadOutput):
+        _collect(kernel, case, torch.zeros(8, 96, dtype=torch.bfloat16), {}, False)
+    with pytest.raises(BadOutput):
+        _collect(kernel, case, {"out": torch.zeros(8, 96, dtype=torch.bfloat16)}, {}, False)
 
 
 def test_a_stage_that_is_not_declared_is_refused() -> None:

@@ -20,10 +20,18 @@ from contract.exactround import round_mpf
 from contract.inputs import size_of
 from contract.interval import Array
 from contract.judge import Bench, Outputs, Tally
-from contract.ranges import OutputRange, apply_reading, case_range, plain_run, rows_of
+from contract.ranges import (
+    OutputRange,
+    apply_reading,
+    case_range,
+    option_sets,
+    plain_run,
+    rows_of,
+)
 from contract.readings.audit import AuditReading
 from contract.readings.base import Change
 from contract.readings.sample import Choice, SampleReading
+from contract.stages import observing
 
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
@@ -112,7 +120,9 @@ def _sample(
                 ),
                 bench.options[option],
             )
-            for key, out in ranges[option].items():
+            # half of them as implementations that show their stages are judged
+            seen = ranges[option] if rng.integers(2) else _observed(kernel, case, outputs, option)
+            for key, out in (seen or ranges[option]).items():
                 refused = out.refused(outputs[key])
                 tally.compared += out.size
                 tally.one_value += out.singles
@@ -125,6 +135,16 @@ def _sample(
             if tally.compared >= goal and turn >= 2 * len(CHOICES):
                 break
         turn += 1
+
+
+def _observed(
+    kernel: Kernel, case: Case, outputs: Outputs, option: int
+) -> dict[str, OutputRange] | None:
+    """The range that continues from the stages among these outputs; None where the kernel has none."""
+    prepare = observing(kernel, outputs)
+    if prepare is None:
+        return None
+    return case_range(kernel, case, option_sets(kernel)[option], prepare=prepare)
 
 
 def _unsound(
@@ -226,7 +246,7 @@ def _power(
     kernel = bench.kernel
     lines, blind, dead = [], [], []
     for name, (about, outputs_of) in faults(kernel).items():
-        shares = _shares(cases, outputs_of)
+        shares = _shares(kernel, cases, outputs_of)
         best = max(shares.values(), default=0.0)
         tally.power[name] = best
         reason = kernel.declared(kernel.profile.vacuous, name, about)
@@ -266,7 +286,7 @@ def _joint(
         return blind
     kernel = bench.kernel
     change = Change(drop=frozenset(name.removeprefix("drop-") for name in drops))
-    shares = _shares(cases, lambda case: autocontrols.nominal(kernel, case, change=change))
+    shares = _shares(kernel, cases, lambda case: autocontrols.nominal(kernel, case, change=change))
     best = max(shares.values(), default=0.0)
     lines.append(f"power of {' with '.join(drops)} dropped together: {100 * best:.3g} %")
     for name in drops:
@@ -299,6 +319,7 @@ def _with_parameters(kernel: Kernel, values: dict[str, str]) -> Callable[[Case],
 
 
 def _shares(
+    kernel: Kernel,
     cases: list[tuple[str, Case, list[dict[str, OutputRange]]]],
     outputs_of: Callable[[Case], Outputs],
 ) -> dict[str, float]:
@@ -306,6 +327,8 @@ def _shares(
     total: dict[str, int] = {}
     for name, case, ranges in cases:
         outputs = outputs_of(case)
+        if observing(kernel, outputs) is not None:
+            ranges = [_observed(kernel, case, outputs, k) or one for k, one in enumerate(ranges)]
         # a launch is refused only if every alternative refuses it
         refused = min(
             sum(int(r.refused(outputs[key]).sum()) for key, r in option.items())

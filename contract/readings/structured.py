@@ -164,9 +164,10 @@ class Structured(ABC):
     def observed(self, name: str, value: Quantity) -> Quantity:
         """The stage output `name`: its range is recorded, and what follows starts from the observed bits where the
         implementation exposes them."""
-        if name not in [o.name for o in self.contract.outputs() if o.stage]:
+        if name not in [o.name for o in self.contract.outputs() if o.stage or o.observed]:
             raise DeclarationError(
-                f"contract {self.contract.name}: {name!r} is no stage; declare output({name!r}, ..., stage=True)"
+                f"contract {self.contract.name}: {name!r} is no stage; declare output({name!r}, ..., stage=True), or"
+                " observed=True where it may not be left out"
             )
         earlier = {p for points in self.stage_points.values() for p in points}
         self.stage_points[name] = tuple(p for p in self.points_seen if p not in earlier)
