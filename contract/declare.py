@@ -400,6 +400,13 @@ class Contract:
                 raise DeclarationError(
                     f"{where}: shape {dict(shape)} leaves {sorted(dims - set(full))} open; state what they follow from"
                 )
+            for words, holds in self.rules.items():
+                try:
+                    holds(full)
+                except KeyError as error:
+                    raise DeclarationError(
+                        f"{where}: rule {words!r} asks for {error}, no dim; dims are {sorted(dims)}"
+                    ) from None
             if broken := self.broken_rule(full):
                 raise DeclarationError(f"{where}: shape {dict(shape)} breaks its rule: {broken}")
         for shape in (*self.stress, *self.exact_shapes):

@@ -42,9 +42,7 @@ def w4_gemv(
     return r.round("out", r.dot(x, weight.swapaxes(0, 1)))
 
 
-def dequantised(
-    r: Reading, words: Quantity, scales: Quantity, zeros: Quantity | None
-) -> Quantity:
+def dequantised(r: Reading, words: Quantity, scales: Quantity, zeros: Quantity | None) -> Quantity:
     """The weight (n, k) before it is rounded; z = 8 where there are no zero points."""
     n, groups = scales.shape
     codes = nibbles(r.integers(words)).reshape(n, groups, -1)

@@ -62,6 +62,10 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("'d': 4", "d is a multiple of 32"),
     ),
     (
+        {"rules": {"k is even": lambda s: s["k"] % 2 == 0}},
+        ("rule 'k is even'", "'k', no dim", "['d', 'rows']"),
+    ),
+    (
         {"operands": (X, tensor("ids", "rows", "int32", below="vocab"), OUT)},
         ("operand ids", "'vocab'", "['d', 'rows']"),
     ),

@@ -36,7 +36,10 @@ def measure() -> list[tuple[str, float, float]]:
     x = torch.randn(1, K, generator=made).bfloat16()
     a = torch.randint(-32768, 32640, (1, K), generator=made).short()
     half = scales.bfloat16()
-    packed, plane = Int4Weight.prepare(words, half, zeros), PlaneWeight.prepare(words, scales, zeros)
+    packed, plane = (
+        Int4Weight.prepare(words, half, zeros),
+        PlaneWeight.prepare(words, scales, zeros),
+    )
 
     def unpack_first() -> torch.Tensor:
         return dequantised(words, half, zeros) @ x[0].float()
