@@ -47,7 +47,7 @@ def own(kernel: Kernel) -> Implementation:
 def arguments(kernel: Kernel, seed: int = 0) -> dict[str, Any]:
     """Tensors and scalars of a small typical case."""
     contract = kernel.contract
-    shape = min((dict(s) for s in (*contract.awkward, *contract.shapes)), key=size_of)
+    shape = kernel.sized(min((*contract.awkward, *contract.shapes), key=size_of))
     case = typical_case(kernel, shape, seed)
     tensors = {
         o.name: place(
@@ -80,11 +80,19 @@ def test_every_kernel_refuses_what_its_contract_does_not_allow(kernel: Kernel) -
             if dim in shared or operand.dims.count(dim) > 1:
                 with pytest.raises(CaseError, match=rf"{dim} = |break a rule"):
                     call(**{**right, operand.name: longer})
-        limit = operand.limit({d: n for o in kernel.inputs() for d, n in zip(o.dims, right[o.name].shape, strict=True)})  # fmt: skip
+        limit = operand.limit(
+            kernel.sized(
+                {
+                    d: n
+                    for o in kernel.inputs()
+                    for d, n in zip(o.dims, right[o.name].shape, strict=True)
+                }
+            )
+        )
         if limit is not None:
             outside = x.clone().reshape(-1)
             outside[-1] = limit
-            with pytest.raises(CaseError, match=rf"{operand.name} holds {limit}; values are 0 to"):
+            with pytest.raises(CaseError, match=rf"{operand.name} holds {limit}; values are {operand.least} to"):
                 call(**{**right, operand.name: outside.reshape(x.shape)})
 
 
