@@ -42,10 +42,11 @@ def fused_multiply_add(a: Interval, b: Interval, c: Interval, free: Freedom) -> 
     lo, odd_lo = sum_to_odd(p_lo, c.lo)
     hi, odd_hi = (lo, odd_lo) if product.same and c.same else sum_to_odd(p_hi, c.hi)
     lo, hi, nan = sum_specials(lo, hi, nan_of(product, c), product, c)
-    if a.narrow and b.narrow and c.narrow:
+    if a.narrow and b.narrow:
+        # the product is exact in float64, so that its sum with any float64 value is rounded to odd once
         odd = odd_lo if odd_hi is odd_lo else odd_lo | odd_hi
         return settle(lo, hi, nan, free, ~odd if odd.any() else True, rounds_as_exact=True)
-    # The float64 product is rounded: its error is relative to the product, not to the sum.
+    # Else the float64 product is rounded: its error is relative to the product, not to the sum.
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.maximum(np.abs(p_lo), np.abs(p_hi))
         slack = np.where(size > 0, np.maximum(size * NUDGE, LEAST), 0.0)

@@ -143,3 +143,19 @@ def test_a_nan_operand_makes_the_fused_step_nan() -> None:
         state = fused(operands, FREE).nan
         assert state is not None
         assert state[0] == ONLY
+
+
+def test_an_exact_product_and_a_wide_addend_are_rounded_once() -> None:
+    """Operands of 24 bits, an addend of 53: where the sum is exact the step is that value, elsewhere as fractions say."""
+    rng = np.random.default_rng(4)
+    a, b = rng.uniform(1, 2, (2, 3000)).astype(np.float32).astype(np.float64)
+    c = -(a * b) * (1 + rng.choice([0, 2.0**-50, 2.0**-30, 2.0**-10], 3000))
+    x = fused([point(a, narrow=True), point(b, narrow=True), Interval(c, c)], Freedom(wide=False))
+    real = [Fraction(p) * Fraction(q) + Fraction(r) for p, q, r in zip(a, b, c, strict=True)]
+    want = np.array([round_fraction(v, "fp32") for v in real])
+    assert np.array_equal(x.lo, want)
+    assert np.array_equal(x.hi, want)
+    wide = fused([point(a, narrow=True), point(b, narrow=True), Interval(c, c)], FREE)
+    exact = np.array([v == Fraction(f) for v, f in zip(real, want, strict=True)])
+    assert exact.sum() > 500
+    assert np.array_equal((wide.lo == want) & (wide.hi == want), exact)
