@@ -292,8 +292,10 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
         quiet = all(calm(value) for _, _, value in corners)
         lo, hi = _hull(corners, quiet)
         exact: bool | Array = False
-        if narrow and a.same and b.same:
-            whole = (lo * b.lo == a.lo) & (to_f32(lo) == lo) | ~np.isfinite(lo)
+        if narrow and b.same:
+            # element by element: one that is uncertain does not widen the others
+            found = [(q * y == x) & (to_f32(q) == q) | ~np.isfinite(q) for x, y, q in corners]
+            whole = found[0] if len(found) == 1 else found[0] & found[1]
             exact = True if whole.all() else whole
     nan = nan_of(a, b)
     crosses = np.signbit(b.lo) & ~np.signbit(b.hi)

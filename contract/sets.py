@@ -14,10 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from contract import formats
-from contract.endpoints import MAY, ONLY, Array, Interval
-
-# Above every fp32 infinity: where a NaN counts as the largest value.
-_ABOVE = float.fromhex("0x1p1000")
+from contract.endpoints import MAY, MOST, ONLY, Array, Interval
 
 
 class Choices(Interval):
@@ -38,6 +35,13 @@ class Choices(Interval):
         super().__init__(lo, lo if np.array_equal(lo, hi) else hi, nan)
 
 
+def without_nan(values: Array, nan: str) -> Array:
+    """Values in the order of picks: a NaN above +inf ('first'), or below -inf ('ignore')."""
+    if nan == "first":
+        return np.where(np.isnan(values), np.inf, np.minimum(values, MOST))
+    return np.where(np.isnan(values), -np.inf, np.maximum(values, -MOST))
+
+
 def pick_max(x: Interval, axis: int, nan: str) -> Choices:
     """Indices that may be the first largest along the axis, which goes.
 
@@ -47,12 +51,9 @@ def pick_max(x: Interval, axis: int, nan: str) -> Choices:
     lo, hi = np.moveaxis(x.lo, axis, -1), np.moveaxis(x.hi, axis, -1)
     if x.nan is not None:
         state = np.moveaxis(x.nan, axis, -1)
-        if nan == "first":
-            lo = np.where(state == ONLY, _ABOVE, lo)
-            hi = np.where(state > 0, _ABOVE, hi)
-        else:
-            lo = np.where(state > 0, -_ABOVE, lo)
-            hi = np.where(state == ONLY, -_ABOVE, hi)
+        lowest, highest = (ONLY, MAY) if nan == "first" else (MAY, ONLY)
+        lo = without_nan(np.where(state >= lowest, np.nan, lo), nan)
+        hi = without_nan(np.where(state >= highest, np.nan, hi), nan)
     n = lo.shape[-1]
     first = np.full((*lo.shape[:-1], 1), -np.inf)
     before = np.concatenate([first, np.maximum.accumulate(lo, axis=-1)[..., :-1]], -1)

@@ -321,3 +321,16 @@ def test_inputs_and_results_around_the_smallest_normal_may_be_flushed() -> None:
 def test_the_grid_holds_fp32_values() -> None:
     values = grid(1024)
     assert np.array_equal(values.astype(np.float32).astype(np.float64), values, equal_nan=True)
+
+
+def test_a_quotient_is_as_exact_beside_an_uncertain_one_as_alone() -> None:
+    scale = point(np.array(2.0**-5), narrow=True)
+    lo = np.array([1.484375, 1.0, -3.0])
+    alone = interval.div(point(lo, narrow=True), scale, FREE)
+    beside = interval.div(Interval(lo, lo + [0.0, 2.0**-7, 0.0], narrow=True), scale, FREE)
+    assert alone.lo.tolist() == beside.lo.tolist() == [47.5, 32.0, -96.0]
+    assert beside.hi.tolist() == [47.5, 32.25, -96.0]
+    # an inexact one is moved outward in both
+    third = point(np.array(3.0), narrow=True)
+    for x in (Interval(lo, lo.copy(), narrow=True), point(lo, narrow=True)):
+        assert interval.div(x, third, FREE).lo[1] < 1 / 3 < interval.div(x, third, FREE).hi[1]

@@ -42,16 +42,32 @@ def test_picks_of_ranges_are_exactly_what_some_assignment_gives() -> None:
 
 
 def test_nan_is_the_largest_or_never_picked() -> None:
-    x = narrow(np.array([[1.0, np.nan, 3.0, np.nan], [np.nan] * 4, [-np.inf] * 4]))
-    assert pick_max(x, -1, "first").allowed.argmax(axis=-1).tolist() == [1, 0, 0]
-    assert pick_max(x, -1, "ignore").allowed.tolist() == [
-        [False, False, True, False],
-        [True, False, False, False],
-        [True, False, False, False],
-    ]
+    rows = np.array(
+        [
+            [1.0, np.nan, 3.0, np.nan],
+            [np.nan] * 4,
+            [-np.inf] * 4,
+            [np.inf, np.nan, np.inf, 0.0],
+            [np.nan, -np.inf, np.nan, -np.inf],
+        ]
+    )
+    picks = {"first": [1, 0, 0, 1, 0], "ignore": [2, 0, 0, 0, 1]}
+    x = narrow(rows)
+    for nan, want in picks.items():
+        allowed = pick_max(x, -1, nan).allowed
+        assert allowed.argmax(axis=-1).tolist() == want
+        assert (allowed.sum(axis=-1) == 1).all()
+        for reading in (sample_reading(CHOICES[0], 0), audit()):
+            got = reading.pick_max(reading.wrap(reading.load(rows, narrow=True)), nan=nan)
+            assert np.asarray(got.v, np.float64).tolist() == want
     may = Interval(np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([1, 0], np.uint8))
     assert pick_max(may, -1, "first").allowed.tolist() == [True, True]
     assert np.array_equal(first_largest(np.array([1.0, np.nan, 3.0])), 1)
+
+
+def audit() -> AuditReading:
+    contract = contract_of(lambda r, x: x)
+    return AuditReading(contract, contract.profiles[0])
 
 
 def route(r: Any, x: Any, w: Any) -> Any:

@@ -15,6 +15,7 @@ from contract.exactround import round_mpf
 from contract.interval import Array
 from contract.readings.base import Reading
 from contract.readings.structured import whole_numbers
+from contract.sets import without_nan
 
 BITS = 200
 _NAN, _INF = mpmath.mpf("nan"), mpmath.mpf("inf")
@@ -151,7 +152,7 @@ class AuditReading(Reading):
     def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
         as_float = _elementwise(float, values).astype(np.float64)
         if nan == "ignore":
-            as_float = np.where(np.isnan(as_float), -np.inf, as_float)
+            as_float = without_nan(as_float, nan)
         return _objects(np.argmax(as_float, axis=axis))
 
     def _one_of(self, parts: list[Array]) -> Array:

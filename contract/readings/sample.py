@@ -23,6 +23,7 @@ from contract.orders import Accumulator
 from contract.readings.base import Change, Reading
 from contract.readings.orders import ORDERS, merged_moments, ordered_sum
 from contract.readings.structured import whole_numbers
+from contract.sets import without_nan
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class SampleReading(Reading):
 
     def _pick_max(self, values: Array, axis: int, nan: str) -> Array:
         if nan == "ignore":
-            values = np.where(np.isnan(values), -np.inf, values)
+            values = without_nan(values, nan)
         return np.asarray(np.argmax(values, axis=axis), np.float64)
 
     def _one_of(self, parts: list[Array]) -> Array:
