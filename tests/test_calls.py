@@ -92,7 +92,9 @@ def test_every_kernel_refuses_what_its_contract_does_not_allow(kernel: Kernel) -
         if limit is not None:
             outside = x.clone().reshape(-1)
             outside[-1] = limit
-            with pytest.raises(CaseError, match=rf"{operand.name} holds {limit}; values are {operand.least} to"):
+            with pytest.raises(
+                CaseError, match=rf"{operand.name} holds {limit}; values are {operand.least} to"
+            ):
                 call(**{**right, operand.name: outside.reshape(x.shape)})
 
 
