@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from literal import kernel_and_case, refused
+from literal import refused
 
 from contract.formats import round_to
 from contract.kernels.layernorm_quant import layernorm_quant_torch
