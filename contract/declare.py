@@ -464,7 +464,8 @@ class Contract:
             CaseError: a dim that is there and has another size.
         """
         full = dict(shape)
-        for dim, size in self.sizes.items():
+        # twice: a dim that the first round found must lead back to those it follows from
+        for dim, size in (*self.sizes.items(), *self.sizes.items()):
             try:
                 own = size(full, parameters)
             except KeyError:

@@ -51,13 +51,15 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     n = codes.shape[-1]
     if n % 32:
         raise ValueError(f"{n} codes a row; packed rows hold a multiple of 32")
+    # 2^8 is no uint8
+    codes = codes.long()
     wrong = (codes < 0) | (codes >= 1 << bits)
     if bool(wrong.any()):
         place = [int(i) for i in wrong.nonzero()[0]]
         raise ValueError(
             f"code {int(codes[tuple(place)])} at {place}; {bits}-bit codes are 0 to {(1 << bits) - 1}"
         )
-    stream = (codes[..., None].long() >> torch.arange(bits)) & 1
+    stream = (codes[..., None] >> torch.arange(bits)) & 1
     words = (stream.flatten(-2).unflatten(-1, (-1, 32)) << torch.arange(32)).sum(-1)
     # from 2^31 on the word is negative as an int32
     return (words - ((words >> 31) << 32)).int()

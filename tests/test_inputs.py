@@ -353,6 +353,9 @@ def test_a_call_finds_the_columns_that_no_input_has() -> None:
     assert shape_from(four, {"x": (2,), "words": (2, 12)})["k"] == 96
     assert shape_from(three, {"x": (2,), "words": (2, 12)})["k"] == 128
     with pytest.raises(CaseError, match="k is a multiple of 32"):
+        shape_from(four, {"x": (2,), "words": (2, 2)})
+    # 85 codes of 3 bits fill no 8 words
+    with pytest.raises(CaseError, match=r"words = 8, sizes .* need 7 \(bits=3\)"):
         shape_from(three, {"x": (2,), "words": (2, 8)})
     with pytest.raises(CaseError, match=r"words = 9, sizes .* need 8 \(bits=4\)"):
         shape_from(four, {"x": (2,), "words": (2, 9), "out": (2, 64)})
