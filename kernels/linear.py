@@ -13,9 +13,9 @@ from contract.kernels.products import (
     CHUNK,
     DOT,
     cancelling_operands,
+    overflowing_rows,
     product,
     scaled_weight,
-    tail_of,
 )
 from contract.lazy import lazy
 from contract.orders import Chunks
@@ -40,8 +40,7 @@ def exact_rows(
     rows, n, k = shape["rows"], shape["n"], shape["k"]
     x, weight = cancelling_operands(rng, rows, n, k)
     bias = full_significands(rng, (n,), 8)
-    x[7::8, : k - tail_of(k)] = 0.0
-    x[7::8] *= 2.0**124
+    overflowing_rows(x)
     # powers of two per output, and per row where no bias holds it down
     power = np.exp2(rng.integers(-2, 3, (n,)))
     if parameters["bias_term"] == "no":

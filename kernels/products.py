@@ -40,26 +40,35 @@ def tail_of(k: int) -> int:
     return min(TAIL, (k + 1) // 2)
 
 
-def cancelling_operands(rng: Any, rows: int, columns: int, k: int) -> tuple[Any, Any]:
+def pairs_of(k: int) -> int:
+    """How many of k columns of `cancelling_operands` have an opposite, which stands as many columns further on."""
+    return min(PAIRS, (k - tail_of(k)) // 2)
+
+
+def cancelling_operands(
+    rng: Any, rows: int, columns: int, k: int, kinds: tuple[tuple[int, int], ...] = BITS
+) -> tuple[Any, Any]:
     """x (rows, k) and W (columns, k) of integers whose products sum exactly in every order, to numbers below 2^14.
 
     The first terms are positive, the next ones nearly their opposites: an accumulator of fewer than 24 bits loses the
     result, and so does a matrix unit that takes fewer bits than the format has. A format that has fewer rounds the
     operands; the sums stay exact. The last up to 32 columns add to the result, so that each of them is seen to be read.
+
+    Args:
+        kinds: significand bits of the two factors, by turns over the first columns.
     """
-    tail = tail_of(k)
-    pairs = min(PAIRS, (k - tail) // 2)
+    tail, pairs = tail_of(k), pairs_of(k)
     x, w = np.zeros((rows, k)), np.zeros((columns, k))
-    for first, (bits_x, bits_w) in enumerate(BITS):
-        width = len(range(first, pairs, len(BITS)))
-        at = slice(first, pairs, len(BITS))
+    for first, (bits_x, bits_w) in enumerate(kinds):
+        width = len(range(first, pairs, len(kinds)))
+        at = slice(first, pairs, len(kinds))
         x[:, at] = np.abs(full_significands(rng, (rows, width), bits_x))
         w[:, at] = np.abs(full_significands(rng, (columns, width), bits_w))
     mirror = slice(pairs, 2 * pairs)
     x[:, mirror], w[:, mirror] = x[:, :pairs], -w[:, :pairs]
     # the longer factor's last bits do not cancel: an operand that is cut shows in the result
     for column in range(pairs):
-        bits_x, bits_w = BITS[column % len(BITS)]
+        bits_x, bits_w = kinds[column % len(kinds)]
         if bits_x != bits_w:
             side = x if bits_x > bits_w else w
             side[:, pairs + column] += 2 * rng.integers(-1, 2, len(side))
@@ -80,3 +89,9 @@ def product(x: torch.Tensor, weight: torch.Tensor, start: torch.Tensor | None) -
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def overflowing_rows(x: Any) -> None:
+    """Every eighth row (in place) of `cancelling_operands` keeps its tail alone, times 2^124: fp32 sums overflow."""
+    x[7::8, : x.shape[-1] - tail_of(x.shape[-1])] = 0.0
+    x[7::8] *= 2.0**124
