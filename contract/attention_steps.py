@@ -120,12 +120,14 @@ def _conventions(
     nan_v = np.zeros(v.shape, np.uint8) if v.nan is None else v.nan
     sure = (live & (nan_s == ONLY)).any(axis=-1, keepdims=True) | (w.lowest == np.inf)
     maybe = (live & (nan_s > 0)).any(axis=-1, keepdims=True) | (w.highest == np.inf)
-    sure = sure | (live.astype(np.float64) @ (nan_v == ONLY).astype(np.float64) > 0)
-    # all live scores may be -inf: NaN, or what an empty row gives
+    # all live scores may be -inf: NaN, or what an empty row gives, whatever their v holds
     nothing = (w.lowest == -np.inf) & ~none
+    met = live.astype(np.float64) @ (nan_v == ONLY).astype(np.float64) > 0
+    sure = sure | (met & ~nothing)
     open_row = maybe | nothing
     lo, hi = np.where(open_row, -np.inf, lo), np.where(open_row, np.inf, hi)
-    state = np.where(open_row, np.maximum(state, MAY), state)
+    # 0 / 0 of weights that all vanish is no NaN for a kernel that takes the row for an empty one
+    state = np.where(open_row, MAY, state)
     state = np.where(sure, ONLY, state)
     rows = wide.any(axis=-1, keepdims=True) | open_row | sure.any(axis=-1, keepdims=True)
     l_lo, l_hi = np.where(rows, -np.inf, lse.lo), np.where(rows, np.inf, lse.hi)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-ALL = ("causal", "sliding", "image_block")
-
 
 def eager(
     q: torch.Tensor,
@@ -47,20 +45,6 @@ def eager(
 # ---- masks
 
 
-def masked(shift: int = 0, window: int = 0) -> Any:
-    """Causal attention whose diagonal or window is moved."""
-
-    def run(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor, *,
-        window_size: torch.Tensor | None, scale: float,
-    ) -> torch.Tensor:  # fmt: skip
-        size = None if window_size is None else window_size + window
-        live = live_keys(k.shape[0], start, position + shift, None, size, None)
-        return eager(q, k, v, live, scale)
-
-    return run
-
-
 @red("attention", profile="eager", gate="exact", mask="causal")
 def causal_one_too_many(
     q: torch.Tensor,
@@ -72,7 +56,7 @@ def causal_one_too_many(
     scale: float,
 ) -> Any:
     """The key after the query's own is seen."""
-    return masked(shift=1)(q, k, v, start, position, window_size=None, scale=scale)
+    return eager(q, k, v, live_keys(k.shape[0], start, position + 1, None, None, None), scale)
 
 
 @red("attention", profile="eager", gate="exact", mask="causal")
@@ -86,7 +70,7 @@ def causal_one_too_few(
     scale: float,
 ) -> Any:
     """A query does not see its own key."""
-    return masked(shift=-1)(q, k, v, start, position, window_size=None, scale=scale)
+    return eager(q, k, v, live_keys(k.shape[0], start, position - 1, None, None, None), scale)
 
 
 @red("attention", profile="eager", gate="exact", mask="causal")
@@ -118,22 +102,22 @@ def padding_is_seen(
     return eager(q, k, v, live_keys(k.shape[0], start * 0, position, None, None, None), scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="sliding")
+@red("attention", profile="eager", gate="exact", mask="image_block")
 def window_one_too_wide(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
-    window: torch.Tensor, *, scale: float,
+    window: torch.Tensor, block: torch.Tensor, *, scale: float,
 ) -> Any:  # fmt: skip
     """W keys besides the query's own."""
-    return masked(window=1)(q, k, v, start, position, window_size=window, scale=scale)
+    return eager(q, k, v, live_keys(k.shape[0], start, position, None, window + 1, block), scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="sliding")
+@red("attention", profile="eager", gate="exact", mask="image_block")
 def window_one_too_narrow(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
-    window: torch.Tensor, *, scale: float,
+    window: torch.Tensor, block: torch.Tensor, *, scale: float,
 ) -> Any:  # fmt: skip
     """W - 1 keys, the query's own among them."""
-    return masked(window=-1)(q, k, v, start, position, window_size=window, scale=scale)
+    return eager(q, k, v, live_keys(k.shape[0], start, position, None, window - 1, block), scale)
 
 
 @red("attention", profile="eager", gate="exact", mask="image_block")
@@ -217,19 +201,20 @@ def fill_of_minus_nine(
     return eager(q, k, v, live, scale, fill=-9.0)
 
 
-@red("attention", profile="sdpa", gate="stress", mask="causal")
+@red("attention", profile="sdpa", gate="stress", mask="prefix")
 def infinity_minus_infinity(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     start: torch.Tensor,
     position: torch.Tensor,
+    prefix: torch.Tensor,
     *,
     scale: float,
 ) -> Any:
     """A row without a live key subtracts its maximum from itself."""
-    out, lse = attention_online(q, k, v, start, position, scale=scale)
-    none = ~live_keys(k.shape[0], start, position, None, None, None).any(-1)
+    out, lse = attention_online(q, k, v, start, position, prefix, scale=scale)
+    none = ~live_keys(k.shape[0], start, position, prefix, None, None).any(-1)
     return out.masked_fill(none[:, None, None], torch.nan), lse
 
 
@@ -260,7 +245,7 @@ def cap_dropped(
 # ---- heads, tails and slots
 
 
-@red("attention", profile=("eager", "sdpa"), gate="exact", mask="causal")
+@red("attention", profile="eager", gate="exact", mask="causal")
 def heads_by_remainder(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor, *,
     scale: float, profile: str,
@@ -268,8 +253,7 @@ def heads_by_remainder(
     """Query head h reads key head h mod kv."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat(1, groups, 1), v.repeat(1, groups, 1)
-    run: Any = attention_eager if profile == "eager" else attention_online
-    return run(q, k, v, start, position, scale=scale)
+    return attention_eager(q, k, v, start, position, scale=scale)
 
 
 @red("attention", profile="eager", gate="exact", mask="causal")
@@ -381,18 +365,19 @@ def sums_in_bf16(
     return total.transpose(0, 1).contiguous()
 
 
-@red("attention", profile="sdpa", gate="exact", mask="causal")
+@red("attention", profile="sdpa", gate="exact", mask="prefix")
 def rescaling_forgotten(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     start: torch.Tensor,
     position: torch.Tensor,
+    prefix: torch.Tensor,
     *,
     scale: float,
 ) -> Any:
     """What earlier blocks gave is kept when the maximum grows."""
-    live = live_keys(k.shape[0], start, position, None, None, None)
+    live = live_keys(k.shape[0], start, position, prefix, None, None)
     heads, halves = q.shape[1], []
     for at in range(0, k.shape[0], BLOCK):
         scores = (
@@ -413,18 +398,19 @@ def rescaling_forgotten(
     return {"out": result.to(q.dtype).transpose(0, 1).contiguous()}
 
 
-@red("attention", profile="sdpa", gate="shapes", mask="causal")
+@red("attention", profile="sdpa", gate="shapes", mask="prefix")
 def log_sum_exp_in_base_two(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     start: torch.Tensor,
     position: torch.Tensor,
+    prefix: torch.Tensor,
     *,
     scale: float,
 ) -> Any:
     """The stage is log2 where the natural logarithm is meant."""
-    out, lse = attention_online(q, k, v, start, position, scale=scale)
+    out, lse = attention_online(q, k, v, start, position, prefix, scale=scale)
     return out, lse / 0.6931472
 
 

@@ -23,7 +23,7 @@ from contract import interval
 from contract.attention import ANY, FINAL, Gauge, Softmax, running, softmax_av_range
 from contract.attention_audit import softmax_av_audit
 from contract.attention_samples import softmax_av_sample
-from contract.endpoints import Array, Interval
+from contract.endpoints import Array, Interval, point
 from contract.errors import DeclarationError
 from contract.orders import FP32, AnyOrder
 from contract.product_samples import dot_sample
@@ -226,6 +226,15 @@ def test_a_nan_score_makes_its_row_nan_and_no_other() -> None:
     assert lse.nan is not None
     assert o.nan[:, 0].tolist() == [0, 2, 0]
     assert o.lo[0, 0] == o.hi[0, 0] == 1.0
+
+
+def test_a_row_of_infinitely_low_scores_may_be_taken_for_an_empty_one() -> None:
+    s, v = np.full((1, 3), -np.inf), np.array([[1.0, np.nan], [1.0, 1.0], [1.0, 1.0]])
+    o, _ = softmax_av_range(narrow(s), point(v, narrow=True), None, Softmax(), FREE)
+    assert o.nan is not None
+    assert o.nan.tolist() == [[1, 1]]
+    assert not outside(o, np.zeros((1, 2))).any()
+    assert not outside(o, np.full((1, 2), np.nan)).any()
 
 
 def test_the_audit_lies_in_the_range() -> None:
