@@ -38,18 +38,12 @@ def not_rounded_between(
     return layernorm_quant_torch(x, weight, bias, eps=eps, scale=scale, profile="fused")
 
 
-@red("layernorm_quant", profile=BOTH, gate="exact")
+@red("layernorm_quant", profile="bf16_between", gate="exact")
 def half_away(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    *,
-    eps: float,
-    scale: float,
-    profile: str,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, scale: float
 ) -> torch.Tensor:
-    """Halves are rounded away from zero."""
-    q = rounded(layer_normed(x, weight, bias, eps), profile) / scale
+    """Halves are rounded away from zero; without a rounding before it no y is certain to be one."""
+    q = rounded(layer_normed(x, weight, bias, eps), "bf16_between") / scale
     whole = (q.abs() + 0.5).floor().copysign(q)
     return whole.clamp(-127.0, 127.0).nan_to_num(0.0).to(torch.int8)
 
