@@ -21,9 +21,10 @@ PLAIN = {"gain": "w", "v_norm": "no"}
 WITH_V = {"gain": "w", "v_norm": "yes"}
 
 
-def each_op(operands: dict[str, Any], *, gain: str = "w") -> Rows:
-    """The contract's kernel, for faults that lie in what it is given or in what is done after it."""
-    return qk_rows_torch(**operands, gain=gain, profile="each_op")
+def under(profile: str, operands: dict[str, Any], **changed: Any) -> Rows:
+    """The contract's kernel under a profile, for faults that lie in what it is given or in what is done after it."""
+    own = {name: x for name, x in operands.items() if name not in ("v_norm", "profile")}
+    return qk_rows_torch(**{"gain": "w", **own, **changed, "profile": profile})
 
 
 def gained(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -43,27 +44,27 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 def v_of_the_normed_k(**operands: Any) -> Rows:
     """Values are normed from keys that have been normed and gained."""
     k = gained(operands["k"], operands["k_weight"], operands["eps"])
-    return each_op({**operands, "v": k})
+    return under("each_op", operands, v=k)
 
 
 @red("qk_rows", profile="each_op", gate="exact", **WITH_V)
 def v_gained_and_turned(**operands: Any) -> Rows:
     """Values are treated as keys are."""
-    q, k, _ = each_op(operands)
-    return q, k, each_op({**operands, "k": operands["v"]})[1]
+    q, k, _ = under("each_op", operands)
+    return q, k, under("each_op", operands, k=operands["v"])[1]
 
 
 @red("qk_rows", profile=("each_op", "once"), gate="exact", **WITH_V)
 def v_not_normed(**operands: Any) -> Rows:
     """Values pass."""
     profile = "each_op" if operands["cos"].dtype == torch.bfloat16 else "once"
-    return (*qk_rows_torch(**operands, gain="w", profile=profile)[:2], operands["v"].clone())
+    return (*under(profile, operands)[:2], operands["v"].clone())
 
 
 @red("qk_rows", profile="each_op", gate="exact", **PLAIN)
 def keys_not_normed(**operands: Any) -> Rows:
     """Only queries are normed; keys are gained and turned."""
-    q, _ = each_op(operands)
+    q, _ = under("each_op", operands)
     k = operands["k"] * operands["k_weight"]
     return q, turned(k, operands["cos"], operands["sin"])
 
@@ -72,21 +73,21 @@ def keys_not_normed(**operands: Any) -> Rows:
 def gains_exchanged(**operands: Any) -> Rows:
     """Queries take the keys' gain and the other way round."""
     q_weight, k_weight = operands["k_weight"], operands["q_weight"]
-    return each_op({**operands, "q_weight": q_weight, "k_weight": k_weight})
+    return under("each_op", operands, q_weight=q_weight, k_weight=k_weight)
 
 
 @red("qk_rows", profile="each_op", gate="exact", **PLAIN)
 def gain_missing(**operands: Any) -> Rows:
     """Rows are normed and turned."""
     ones = torch.ones_like(operands["q_weight"])
-    return each_op({**operands, "q_weight": ones, "k_weight": ones})
+    return under("each_op", operands, q_weight=ones, k_weight=ones)
 
 
 @red("qk_rows", profile="each_op", gate="exact", gain="1+w", v_norm="no")
 def one_plus_w_in_bf16(**operands: Any) -> Rows:
     """1 + w is rounded to the weight's format."""
     more = {name: 1.0 + operands[name] for name in ("q_weight", "k_weight")}
-    return each_op({**operands, **more})
+    return under("each_op", operands, gain="w", **more)
 
 
 # -- over which dims
@@ -134,7 +135,7 @@ def statistics_of_the_rotary_dims(
 @red("qk_rows", profile="each_op", gate="exact", **PLAIN)
 def rest_not_normed(**operands: Any) -> Rows:
     """The dims behind the rotary ones pass as they came."""
-    q, k = each_op(operands)
+    q, k = under("each_op", operands)
     width = 2 * operands["cos"].shape[-1]
     q[..., width:], k[..., width:] = operands["q"][..., width:], operands["k"][..., width:]
     return q, k
@@ -155,25 +156,25 @@ def turned_before_the_norm(**operands: Any) -> Rows:
 @red("qk_rows", profile="norm", gate="exact", **PLAIN)
 def norm_not_rounded(**operands: Any) -> Rows:
     """The normed row is turned in fp32."""
-    return qk_rows_torch(**operands, gain="w", profile="once")
+    return under("once", operands)
 
 
 @red("qk_rows", profile="once", gate="exact", **WITH_V)
 def norm_rounded(**operands: Any) -> Rows:
     """The normed row is stored in bf16, then turned."""
-    return qk_rows_torch(**operands, gain="w", profile="norm")
+    return under("norm", operands)
 
 
 @red("qk_rows", profile="two_step", gate="exact", **PLAIN)
 def norm_rounded_once(**operands: Any) -> Rows:
     """No rounding before the gain, as Gemma 4 has it."""
-    return each_op(operands)
+    return under("each_op", operands)
 
 
 @red("qk_rows", profile="each_op", gate="exact", **PLAIN)
 def norm_rounded_twice(**operands: Any) -> Rows:
     """A rounding before the gain, as Qwen3 has it."""
-    return qk_rows_torch(**operands, gain="w", profile="two_step")
+    return under("two_step", operands)
 
 
 @red("qk_rows", profile="each_op", gate="exact", **PLAIN)
@@ -208,13 +209,13 @@ def neighbours_for_halves(**operands: Any) -> Rows:
 @red("qk_rows", profile="each_op", gate="shapes", **PLAIN)
 def tables_of_the_next_token(**operands: Any) -> Rows:
     """The position is one too far."""
-    return each_op({**operands, **{t: operands[t].roll(-1, 0) for t in ("cos", "sin")}})
+    return under("each_op", operands, **{t: operands[t].roll(-1, 0) for t in ("cos", "sin")})
 
 
 @red("qk_rows", profile="each_op", gate="shapes", **PLAIN)
 def keys_at_the_queries_stride(**operands: Any) -> Rows:
     """Key rows are counted with the number of query heads: tokens read further tokens' keys."""
-    q, k = each_op(operands)
+    q, k = under("each_op", operands)
     heads, kv_heads = q.shape[1], k.shape[1]
     flat = torch.arange(len(k))[:, None] * heads + torch.arange(kv_heads)
     return q, k.flatten(0, 1)[flat % (len(k) * kv_heads)]
@@ -223,7 +224,7 @@ def keys_at_the_queries_stride(**operands: Any) -> Rows:
 @red("qk_rows", profile="each_op", gate="bounds", **PLAIN)
 def in_their_inputs(**operands: Any) -> Rows:
     """q is overwritten, which only an implementation that says so may do."""
-    q, k = each_op(operands)
+    q, k = under("each_op", operands)
     operands["q"].copy_(q)
     return q, k
 

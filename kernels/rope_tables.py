@@ -222,7 +222,8 @@ def axis_of_each(sections: torch.Tensor, half: int, layout: str) -> torch.Tensor
         return torch.searchsorted(starts, lane, right=True)
     reads_height = (lane % 3 == 1) & (lane < 3 * height)
     reads_width = (lane % 3 == 2) & (lane < 3 * width)
-    return reads_height + 2 * reads_width
+    axis: torch.Tensor = reads_height + 2 * reads_width
+    return axis
 
 
 @implementation("mrope_tables", name="torch", profile=("once", "float32"))
