@@ -14,11 +14,11 @@ from contract.kernels.vit_qkv import vit_qkv_torch
 from contract.ranges import case_range
 
 
-def allowed(profile: str, eps: float = 1e-6, **values: Any) -> Any:
-    """The ranges of a case."""
+def allowed(profile: str, **values: Any) -> Any:
+    """The ranges of a case at eps 1e-6."""
     rows, heads, d = np.shape(values["q"])
     case = make_case(
-        find("vit_qkv", profile), {"rows": rows, "heads": heads, "d": d}, values, {"eps": eps}
+        find("vit_qkv", profile), {"rows": rows, "heads": heads, "d": d}, values, {"eps": 1e-6}
     )
     return case_range(find("vit_qkv", profile), case)
 
