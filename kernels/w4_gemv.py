@@ -128,20 +128,20 @@ w4_gemv = register(
         ),
         row_dims=("rows",),
         column_dim="n",
-        # rows of a weight of Qwen3-VL 2B, which has 2048 and 6144 of them: outputs do not depend on each other, and all
-        # of them would take a minute to judge
-        shapes=(sized(rows=1, n=256, k=2048), sized(rows=4, n=64, k=2048)),
+        # the inputs of SigLIP's and Qwen3-VL 2B's layers, a few of their outputs: those do not depend on each other, and
+        # all of them would take a minute to judge
+        shapes=(sized(rows=4, n=48, k=1152), sized(rows=1, n=256, k=2048)),
         awkward=(
             sized(rows=1, n=1, k=128),
             sized(rows=3, n=5, k=384),
-            sized(rows=5, n=67, k=640),
+            sized(rows=5, n=35, k=640),
         ),
-        stress=(sized(n=16, k=128), sized(n=16, k=256)),
+        # enough outputs that the 200-bit audit, which costs a microsecond a weight, is done before the wide shapes
+        stress=(sized(n=50, k=128), sized(n=50, k=128), sized(n=50, k=128), sized(n=50, k=256)),
         exact=exact_rows,
         exact_shapes=(
-            sized(n=32, k=128, rows=16),
-            sized(n=24, k=384, rows=8),
-            sized(n=32, k=1024, rows=4),
+            sized(n=48, k=384, rows=8),
+            sized(n=60, k=640, rows=4),
         ),
         rules=RULES,
         freedoms={"dot": DOT},

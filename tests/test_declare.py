@@ -48,6 +48,13 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"family": "a b"}, ("'a b'", "letters")),
     ({"reference": "double"}, ("reference must be a function",)),
     ({"operands": (X, X, OUT)}, ("'x' is declared 2 times", "every name once")),
+    (
+        {
+            "operands": (X, OUT, *(tensor("w", d, when={"bits": ("4", b)}) for d, b in (("d", "8"), ("rows", "4")))),
+            "parameters": {"bits": ("4", "8")},
+        },
+        ("'w' is declared 2 times",),
+    ),
     ({"operands": (X,)}, ("no output", "output(name, dims, format)")),
     ({"operands": (X, output("out", "rows d", in_place_of="y"))}, ("'y'", "no input")),
     (
@@ -158,3 +165,21 @@ def test_parameters_and_profiles_are_looked_up_by_name() -> None:
 def test_a_declaration_cannot_be_changed_later() -> None:
     with pytest.raises(TypeError, match="item assignment"):
         ONCE.points["out"] = "fp32"  # type: ignore[index]
+
+
+def test_an_operand_may_have_other_dims_under_another_parameter() -> None:
+    narrow = tensor("w", "d", when={"bits": ("4",)})
+    wide = tensor("w", "rows d", when={"bits": ("8",)})
+    contract = make(
+        operands=(X, narrow, wide, OUT),
+        parameters={"bits": ("4", "8")},
+        reference=lambda r, x, w: r.round("out", x + w),
+    )
+    assert contract.inputs({"bits": "4"}) == (X, narrow)
+    assert contract.inputs({"bits": "8"}) == (X, wide)
+
+
+def test_a_rule_says_nothing_of_a_dim_that_a_case_does_not_have() -> None:
+    contract = make(rules={"d is even": lambda s: s["d"] % 2 == 0})
+    assert contract.broken_rule({"rows": 2}) == ""
+    assert contract.broken_rule({"d": 3}) == "d is even"
