@@ -235,6 +235,9 @@ def settle(
         low, high = f_low, f_high
     elif low is high and np.array_equal(low, f_low):
         low = high = f_low
+    elif exact is True and np.array_equal(low, f_low) and np.array_equal(high, f_high):
+        # nothing to round at either end, zeros of both signs among them
+        low, high = f_low, f_high
     else:
         narrow = False
         # into the arrays of the roundings, which nothing else holds

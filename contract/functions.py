@@ -201,6 +201,11 @@ def get(name: str) -> Function:
 _EXPONENT = np.int64(0x7FF << 52)
 
 
+def _equal(lo: Array, hi: Array) -> bool:
+    # zeros of different sign are two values
+    return lo is hi or (np.array_equal(lo, hi) and np.array_equal(np.signbit(lo), np.signbit(hi)))
+
+
 def budget(
     lo: Array,
     hi: Array,
@@ -216,7 +221,7 @@ def budget(
     The true ends come from float64 functions that are good to a few float64 ulps; 2^-20 of an fp32 ulp more covers that.
     `nonnegative`: no ulps lead from a value that is not negative below zero.
     """
-    if exact is not None and lo is hi and nan is None and exact.all():
+    if exact is not None and nan is None and exact.all() and _equal(lo, hi):
         # the values at exact points are small integers or infinite: fp32 values, which later steps take as exact
         return tamed(Interval(lo, lo, narrow=True), span_of(lo, lo), 24)
     slack = ulps + 2.0**-20

@@ -242,9 +242,15 @@ def proven_rows(kernel: Kernel, case: Case, ranges: Sequence[CaseRange]) -> Arra
         first = ranges[0][operand.name]
         for one in ranges:
             out = one[operand.name]
-            single = out.one_value() & (first.lo == out.lo)
+            single = (out.one_value() | _free_zero(out)) & (first.lo == out.lo)
             if axis is None or kernel.shares:
                 proven &= bool(single.all())
             else:
                 proven &= np.moveaxis(single, axis, 0).reshape(rows, -1).all(axis=1)
     return proven
+
+
+def _free_zero(out: OutputRange) -> Array:
+    """Where the one value is a zero of either sign, as a sum of zeros is."""
+    zero = (out.lo == -1) & (out.hi == 0) & (out.fmt.kind == "float")
+    return np.asarray(zero if out.nan is None else zero & (out.nan == 0))

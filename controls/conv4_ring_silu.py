@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from contract import green, red
 from contract.kernels.conv4_ring_silu import (
-    TAPS,
     conv4_ring_silu_torch,
     convolved,
     in_order,
     kept_columns,
 )
 from contract.lazy import lazy
+from contract.references.conv4_ring_silu import TAPS
 
 if TYPE_CHECKING:
     import torch

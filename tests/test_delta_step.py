@@ -20,8 +20,8 @@ F8 = NDArray[np.float64]
 FP32 = formats.get("fp32")
 
 
-def case_of(profile: str = "float32", **values: Any) -> Case:
-    kernel = find("delta_step", profile)
+def case_of(**values: Any) -> Case:
+    kernel = find("delta_step", "float32")
     arrays = {name: np.asarray(value, np.float64) for name, value in values.items()}
     return make_case(kernel, shape_from(kernel, {n: x.shape for n, x in arrays.items()}), arrays)
 
@@ -41,7 +41,7 @@ def refused(case: Case, profile: str = "float32", **outputs: Any) -> dict[str, i
 
 
 # one head: keys 4 wide, values 2 wide; q / sqrt(4)
-STEP = {
+STEP: dict[str, Any] = {
     "q": [[2.0, 0.0, 4.0, -2.0]],
     "k": [[0.5, -0.5, 0.5, 0.5]],
     "v": [[[10.0, -3.0]]],

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 from soundness import CHOICES, bf16, fp32
 
+from contract import formats
+from contract.case import Kernel, make_case
+from contract.declare import Contract, Profile, output, tensor
 from contract.endpoints import Array
 from contract.errors import DeclarationError
 from contract.orders import FP32, accumulator
 from contract.product_samples import Draw
+from contract.ranges import case_range, plain_run
+from contract.readings.base import Quantity, Reading
+from contract.readings.sample import SampleReading
 from contract.solve import residual_excess, residual_refused, solve_sample
+from contract.stages import observing
 
 
 def unit_lower(
@@ -63,3 +70,61 @@ def test_what_is_no_inverse_is_refused() -> None:
     assert residual_refused(m, np.full_like(m, np.nan)).all()
     with pytest.raises(DeclarationError, match="unit lower"):
         residual_excess(np.ones((2, 2)), np.eye(2))
+
+
+def system(r: Reading, lower: Quantity, rhs: Quantity) -> dict[str, Quantity]:
+    return {"x": r.solve("x", lower, rhs, point="x")}
+
+
+def solver() -> Kernel:
+    contract = Contract(
+        name="system",
+        family="test",
+        reference=system,
+        operands=(
+            tensor("lower", "rows c d", "fp32"),
+            tensor("rhs", "rows c n", "fp32"),
+            output("x", "rows c n", "fp32", observed=True),
+        ),
+        profiles=(Profile("plain", {"x": "fp32"}),),
+        row_dims=("rows",),
+        shapes=({"rows": 2, "c": 4, "d": 4, "n": 3},),
+        freedoms={"solve": "Higham, theorem 8.5"},
+        not_applicable={"exact": "a test"},
+    )
+    return Kernel(contract, {}, contract.profiles[0])
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_a_system_is_judged_row_by_row_from_its_own_solution(correlated: bool) -> None:
+    rng, kernel, seen = np.random.default_rng(4), solver(), 0
+    fmt = formats.get("fp32")
+    for size in (1, 2, 3, 8, 32):
+        rows = 1024 // size
+        m = unit_lower(rng, rows, size, correlated=correlated)
+        rhs = fp32(rng.standard_normal((rows, size, 5)))
+        shape = {"rows": rows, "c": size, "d": size, "n": 5}
+        case = make_case(kernel, shape, {"lower": m - np.eye(size), "rhs": rhs})
+        forward = case_range(kernel, case)["x"]
+        for choice in CHOICES:
+            out = plain_run(
+                kernel,
+                case,
+                lambda choice=choice: SampleReading(
+                    kernel.contract, kernel.profile, choice=choice, rng=rng
+                ),
+                {},
+            )
+            allowed = case_range(kernel, case, prepare=observing(kernel, out))["x"]
+            assert not allowed.refused(out["x"]).any(), (size, choice)
+            assert not forward.refused(out["x"]).any(), (size, choice)
+            seen += out["x"].size
+        if size == 32:
+            # a solution in bf16, and one of a matrix in bf16
+            x = formats.decode(out["x"], fmt)
+            wrong = np.linalg.solve(np.tril(bf16(m)), rhs)
+            for value in (bf16(x), fp32(wrong)):
+                bits = {"x": formats.encode(value, fmt)}
+                allowed = case_range(kernel, case, prepare=observing(kernel, bits))["x"]
+                assert allowed.refused(bits["x"])[:, 1:].mean() > 0.7
+    assert seen > 100_000

@@ -15,6 +15,7 @@ from contract.declare import Contract, Launch, Profile, output, tensor
 from contract.endpoints import Array
 from contract.engines.host import BadOutput, _collect
 from contract.errors import DeclarationError
+from contract.gates.invariance import _even
 from contract.judge import Bench, Tally, compare, same_bits
 from contract.ranges import case_range, plain_run
 from contract.readings.base import Quantity, Reading
@@ -168,6 +169,14 @@ def test_a_stage_may_be_left_out_and_an_output_may_not() -> None:
     for wrong in ({"inverse": stage}, (), (out, stage, stage), (None, stage)):
         with pytest.raises(BadOutput):
             _collect(kernel, case, wrong, {}, False)
+
+
+def test_rows_of_hidden_stages_are_not_looked_for() -> None:
+    kernel = kernel_of(norm)
+    out = run(kernel, case_of(kernel), CHOICES[0])
+    assert set(_even(kernel, out)) == {"out", "inverse"}
+    del out["inverse"]
+    assert set(_even(kernel, out)) == {"out"}
 
 
 def test_an_observed_output_may_not_be_left_out() -> None:

@@ -141,7 +141,8 @@ def _others(kernel: Kernel, subject: Subject, case: Case, first: Outputs, tally:
 def _even(kernel: Kernel, outputs: Outputs) -> Outputs:
     result = {}
     for operand in kernel.outputs():
-        if operand.stage and operand.name not in outputs:
+        if operand.name not in outputs:
+            # a stage that the implementation keeps to itself
             continue
         axis = kernel.row_axis(operand) or 0
         result[operand.name] = np.moveaxis(outputs[operand.name], axis, 0)[::2]

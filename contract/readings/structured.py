@@ -27,6 +27,7 @@ class Structured(ABC):
     stages: dict[str, Any]
     stage_points: dict[str, tuple[str, ...]]
     shared_values: dict[str, tuple[Any, int]]
+    observed_values: dict[str, Any]
 
     @abstractmethod
     def wrap(self, v: Any) -> Quantity: ...
@@ -34,6 +35,10 @@ class Structured(ABC):
     def _use(self, freedom: str, bound: str) -> None: ...
     @abstractmethod
     def function(self, f: str, x: Quantity, *, ulps: Any, name: str = "") -> Quantity: ...
+    @abstractmethod
+    def round(self, point: str, x: Quantity) -> Quantity: ...
+    @abstractmethod
+    def concat(self, parts: list[Quantity], axis: int = -1) -> Quantity: ...
     @abstractmethod
     def where(self, condition: Any, a: Quantity, b: Any) -> Quantity: ...
     @abstractmethod
@@ -159,6 +164,29 @@ class Structured(ABC):
             return None, "nearest_even"
         mode = "nearest_even" if change is None else change.modes.get(point, "nearest_even")
         return self.profile.points[point], str(mode)
+
+    def solve(
+        self, stage: str, lower: Quantity, rhs: Quantity, *, point: str, name: str = "solve"
+    ) -> Quantity:
+        """X of (I + L) X = B by substitution, the stage output `stage`; each row is rounded at `point`.
+
+        x_i = b_i - sum_{j < i} l_ij x_j, the sum in any order. Where X is observed, every row is judged from the rows
+        before it as they were given: that is the residual of X, which does not grow with the condition of I + L as a
+        forward range does (contract.solve). Inverses that are multiplied are not covered.
+
+        Args:
+            lower: (..., C, C), zero on and above the diagonal; rhs: (..., C, N).
+        """
+        seen = self.observed_values.get(stage)
+        if seen is not None:
+            rows = self.dot(-lower, self.wrap(seen), start=rhs, name=name)
+            return self.observed(stage, self.round(point, rows))
+        solved = self.round(point, rhs[..., :1, :])
+        for i in range(1, rhs.shape[-2]):
+            left, begin = -lower[..., i : i + 1, :i], rhs[..., i : i + 1, :]
+            row = self.round(point, self.dot(left, solved, start=begin, name=name))
+            solved = self.concat([solved, row], -2)
+        return self.observed(stage, solved)
 
     # -- stages
     def observed(self, name: str, value: Quantity) -> Quantity:

@@ -67,3 +67,34 @@ def length_one(x: torch.Tensor, *, eps: float) -> torch.Tensor:
 
     normed: torch.Tensor = modeling_qwen3_5.l2norm(x, eps=eps)
     return normed
+
+
+@implementation(
+    "delta_chunk64",
+    name="transformers.torch_chunk_gated_delta_rule",
+    profile="once",
+    requires=NEEDS,
+)
+def chunked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    g: torch.Tensor,
+    state: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One chunk, padded to 64 by itself; its stages are not shown. The store in bf16 is ours, as in `recurrent`."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    heads, group, steps, dv = v.shape
+    out, new_state = modeling_qwen3_5.torch_chunk_gated_delta_rule(
+        q.transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.reshape(1, heads * group, steps, dv).transpose(1, 2),
+        g.reshape(1, heads * group, steps).transpose(1, 2),
+        beta.reshape(1, heads * group, steps).transpose(1, 2),
+        initial_state=state.reshape(1, heads * group, -1, dv),
+        output_final_state=True,
+    )
+    rows = out.transpose(1, 2).reshape(v.shape).contiguous()
+    return rows.to(v.dtype), new_state.reshape(state.shape)
