@@ -73,9 +73,7 @@ def block_edge_shifted(
 ) -> torch.Tensor:
     """Input k takes the scale and zero point of block (k + 1) // 128."""
     at = ((torch.arange(x.shape[1]) + 1) // 128).clamp(max=scales.shape[1] - 1)
-    return product(
-        x, (nibbles_of(words).float() - zeros.float()[:, at]) * scales.float()[:, at]
-    )
+    return product(x, (nibbles_of(words).float() - zeros.float()[:, at]) * scales.float()[:, at])
 
 
 @red("w4_gemm", profile=BOTH, gate="exact")

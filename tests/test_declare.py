@@ -50,7 +50,11 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"operands": (X, X, OUT)}, ("'x' is declared 2 times", "every name once")),
     (
         {
-            "operands": (X, OUT, *(tensor("w", d, when={"bits": ("4", b)}) for d, b in (("d", "8"), ("rows", "4")))),
+            "operands": (
+                X,
+                OUT,
+                *(tensor("w", d, when={"bits": ("4", b)}) for d, b in (("d", "8"), ("rows", "4"))),
+            ),
             "parameters": {"bits": ("4", "8")},
         },
         ("'w' is declared 2 times",),

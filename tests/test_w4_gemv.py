@@ -78,7 +78,12 @@ def test_zero_points_are_taken_from_the_codes(profile: str) -> None:
     x = np.zeros((1, 128))
     x[0, 77] = 1.0
     zeros = np.arange(16.0)[:, None]
-    values = {"x": x, "codes": np.full((16, 128), 6), "scales": np.full((16, 1), 0.5), "zeros": zeros}
+    values = {
+        "x": x,
+        "codes": np.full((16, 128), 6),
+        "scales": np.full((16, 1), 0.5),
+        "zeros": zeros,
+    }
     right = [[3, 2.5, 2, 1.5, 1, 0.5, 0, -0.5, -1, -1.5, -2, -2.5, -3, -3.5, -4, -4.5]]
     out = allowed(find("w4_gemv", profile, ASYMMETRIC), values)
     assert not refused(out, right)

@@ -129,7 +129,9 @@ def test_embedding_bags_sum_exactly(low: str, n: int) -> None:
     scales = torch.from_numpy(values["scales"]).float()
     held = a.clamp(max=TOP) if low == "signed" else a
     y = PlaneWeight.prepare(words, scales, zeros)(held)
-    totals = totals_of(*planes_of(a, low), packing.nibbles_of(words).long().reshape(n, 3, 128), zeros)
+    totals = totals_of(
+        *planes_of(a, low), packing.nibbles_of(words).long().reshape(n, 3, 128), zeros
+    )
     exact = (totals.double() * scales.double()).sum(-1)
     # three products and sums in fp32 of what is exact before
     assert ((y - exact).abs() <= 3 * 2.0**-24 * (totals.double() * scales).abs().sum(-1)).all()
