@@ -67,3 +67,18 @@ def test_the_page_of_kernels_is_the_one_that_the_command_writes() -> None:
     assert page == "\n".join(listing.markdown_lines()) + "\n", (
         "run `contract list --markdown > docs/kernels.md`"
     )
+
+
+def test_the_guide_shows_files_as_they_are() -> None:
+    page = (ROOT / "docs" / "adding-a-kernel.md").read_text()
+    shown = page.split("```diff\n")[1:]
+    assert len(shown) == 4
+    for part in shown:
+        head, *lines = part.partition("```")[0].splitlines()[1:]
+        path = ROOT / head.removeprefix("+++ b/")
+        pieces = "\n".join(lines).split("\n@@\n")
+        text = path.read_text()
+        for piece in pieces:
+            body = "\n".join(line.removeprefix("+") for line in piece.splitlines())
+            assert body in text, f"{path.name} has no longer what the guide shows"
+            text = text[text.index(body) + len(body) :]
