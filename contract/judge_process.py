@@ -382,7 +382,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let the C library keep up to 256 MiB of freed arrays: mapped anew for each array, pages cost more than most steps
     of a range. Not in a worker, whose freed memory must not be at hand."""
     # other C libraries have no mallopt
@@ -402,7 +402,7 @@ def main() -> int:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
-    _keep_freed_memory()
+    keep_freed_memory()
     options = json.loads(sys.stdin.readline())
     # hypothesis keeps a cache of constants: not in the folder that happens to be the user's
     os.environ.setdefault(
@@ -432,7 +432,7 @@ def main() -> int:
     return 0
 
 
-__all__ = ["Judge", "main", "row_of"]
+__all__ = ["Judge", "keep_freed_memory", "main", "row_of"]
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

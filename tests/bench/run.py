@@ -32,9 +32,14 @@ def main() -> int:
     import bench_ranges
     import bench_rounder
     import bench_rows
+    import bench_w4
 
+    from contract.judge_process import keep_freed_memory
+
+    # as where kernels are judged, for both sides: pages mapped anew for each array would be what is measured
+    keep_freed_memory()
     missed = 0
-    for module in (bench_rounder, bench_ranges, bench_rows):
+    for module in (bench_rounder, bench_ranges, bench_rows, bench_w4):
         for name, value, limit in module.measure():
             # a limit below zero is an upper bound of the ratio
             good = value >= limit if limit > 0 else value <= -limit
