@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import contract
-from contract import diagnose, gates, registry, suites
-from contract.case import find, kernels_of, make_case, take_rows
+from contract import Contract, Profile, diagnose, gates, output, registry, suites, tensor
+from contract.case import Kernel, find, kernels_of, make_case, take_rows
 from contract.checks import collect_checks
 from contract.config import read_config
 from contract.engines import host
 from contract.errors import StoreError
+from contract.gates.invariance import _with_other_rows
 from contract.gates.reference import _audit_case
 from contract.judge import Bench, Subject, Tally
 from contract.judge_process import Judge
@@ -451,3 +452,26 @@ def test_a_wrong_record_is_refused_by_file_and_field(
         record(tmp_path, **change)
     assert str(caught.value).startswith(f"record {tmp_path / 'affine.json'}: ")
     assert said in str(caught.value)
+
+
+def test_other_rows_hold_indices_that_exist() -> None:
+    """An index outside its table is no input: a kernel may refuse it."""
+    declared = Contract(
+        name="picked",
+        family="tests",
+        reference=lambda r, ids: r.round("out", ids),
+        operands=(
+            tensor("ids", "rows", "int32", below=3),
+            output("out", "rows", "int32"),
+        ),
+        profiles=(Profile("once", {"out": "int32"}),),
+        row_dims=("rows",),
+        shapes=({"rows": 4},),
+        not_applicable={"exact": "not judged here"},
+    )
+    kernel = Kernel(declared, {}, declared.profiles[0])
+    case = make_case(kernel, {"rows": 64}, {"ids": np.full(64, 2.0)})
+    for what in ("other values", "NaN"):
+        ids = _with_other_rows(kernel, case, what).value(kernel, kernel.inputs()[0])
+        assert (ids[::2] == 2).all()
+        assert set(ids[1::2]) == {0.0, 1.0, 2.0}
