@@ -103,6 +103,8 @@ def test_the_torch_kernel_is_allowed_on_every_16_bit_value(source: str, k: float
     for name, out in allowed.items():
         assert not out.refused(got[name]).any(), name
     assert allowed["codes"].one_value().all()
+    # why the rounding point `count` is vacuous: the sum is one whole number before it
+    assert allowed["clipped"].one_value().all()
     assert got["clipped"].sum() == (np.abs(formats.decode(bits, fmt)) * 2.0**-k >= 248).sum()
 
 
