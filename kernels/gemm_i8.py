@@ -99,12 +99,12 @@ gemm_i8 = register(
         ),
         row_dims=("rows",),
         column_dim="n",
-        # PaliGemma and SigLIP INT8: a whole projection, a tile of the 16384 wide MLP
+        # PaliGemma and SigLIP INT8: a whole projection, tiles of the others and of the 16384 wide MLP
         shapes=(
-            {"rows": 16, "k": 1152, "n": 256},
+            {"rows": 16, "k": 1152, "n": 64},
             {"rows": 1, "k": 1152, "n": 1152},
-            {"rows": 32, "k": 2048, "n": 64},
-            {"rows": 4, "k": 16384, "n": 16},
+            {"rows": 64, "k": 2048, "n": 24},
+            {"rows": 4, "k": 16384, "n": 4},
         ),
         awkward=(
             {"rows": 1, "k": 1, "n": 1},
