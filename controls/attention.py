@@ -13,6 +13,8 @@ from contract.kernels.attention import (
     live_keys,
     online,
 )
+from contract.kernels.clients.transformers_attention import call
+from contract.kernels.clients.transformers_norms import NEEDS
 from contract.lazy import lazy
 
 if TYPE_CHECKING:
@@ -449,3 +451,43 @@ def scaled_in_base_two(
         )
     out, _ = online(parts)
     return {"out": out.to(q.dtype).transpose(0, 1).contiguous()}
+
+
+# ---- other people's kernels that are not what a profile says
+
+
+@red("attention", profile="eager", gate="stress", mask="causal", requires=NEEDS)
+def llama_eager(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """transformers adds the lowest finite value: scores near 2^120 stay apart in an empty row, which is then no mean."""
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return call(eager_attention_forward, q, k, v, live, scaling=scale)
+
+
+@red("attention", profile="sdpa", gate="stress", mask="prefix")
+def torch_sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    prefix: torch.Tensor,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """F.scaled_dot_product_attention on the CPU: its exp is wider than 2 ulp, and an overflowed dead score is NaN."""
+    live = live_keys(k.shape[0], start, position, prefix, None, None)
+    query, key, value = (x.transpose(0, 1)[None].contiguous() for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=live[None, None], scale=scale, enable_gqa=True
+    )
+    return out[0].transpose(0, 1).contiguous()
