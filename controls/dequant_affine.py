@@ -86,7 +86,8 @@ def bias_as_a_zero_point(
     size = words.shape[-1] * 32 // int(bits) // scales.shape[-1]
     codes = unpack(words, int(bits)).unflatten(-1, (-1, size)).float()
     wide = (codes + biases[..., None].float()) * scales[..., None].float()
-    return wide.flatten(-2).to(scales.dtype)
+    result: torch.Tensor = wide.flatten(-2).to(scales.dtype)
+    return result
 
 
 @red("dequant_affine", profile="each_op", gate="exact")
@@ -114,7 +115,8 @@ def in_float64(
     size = words.shape[-1] * 32 // int(bits) // scales.shape[-1]
     codes = unpack(words, int(bits)).unflatten(-1, (-1, size)).double()
     wide = codes * scales[..., None].double() + biases[..., None].double()
-    return wide.flatten(-2).float().to(scales.dtype)
+    result: torch.Tensor = wide.flatten(-2).float().to(scales.dtype)
+    return result
 
 
 @green("dequant_affine", profile="once")

@@ -89,14 +89,16 @@ def product_rounded(blocks: torch.Tensor) -> torch.Tensor:
 def scale_rounded(blocks: torch.Tensor) -> torch.Tensor:
     """d in bf16 before it multiplies."""
     b = blocks.unflatten(-1, (-1, Q8_0))
-    return (halves(b[..., :2]).bfloat16() * b[..., 2:].view(torch.int8)).flatten(-2)
+    result: torch.Tensor = (halves(b[..., :2]).bfloat16() * b[..., 2:].view(torch.int8)).flatten(-2)
+    return result
 
 
 @red("dequant_gguf", profile="float32", gate="exact", kind="q8_0")
 def unsigned_codes(blocks: torch.Tensor) -> torch.Tensor:
     """Codes are read as 0 to 255."""
     b = blocks.unflatten(-1, (-1, Q8_0))
-    return (halves(b[..., :2]) * b[..., 2:].float()).flatten(-2)
+    result: torch.Tensor = (halves(b[..., :2]) * b[..., 2:].float()).flatten(-2)
+    return result
 
 
 @red("dequant_gguf", profile="float32", gate="exact", kind="q8_0")
@@ -104,14 +106,18 @@ def scale_behind_the_codes(blocks: torch.Tensor) -> torch.Tensor:
     """d in the last two bytes of a block."""
     b = blocks.unflatten(-1, (-1, Q8_0))
     codes = b[..., :32].contiguous().view(torch.int8).float()
-    return (halves(b[..., 32:]) * codes).flatten(-2)
+    result: torch.Tensor = (halves(b[..., 32:]) * codes).flatten(-2)
+    return result
 
 
 @red("dequant_gguf", profile="float32", gate="exact", kind="q8_0")
 def scale_of_the_first_block(blocks: torch.Tensor) -> torch.Tensor:
     """One d a row."""
     b = blocks.unflatten(-1, (-1, Q8_0))
-    return (halves(b[..., :1, :2]) * b[..., 2:].view(torch.int8).float()).flatten(-2)
+    result: torch.Tensor = (halves(b[..., :1, :2]) * b[..., 2:].view(torch.int8).float()).flatten(
+        -2
+    )
+    return result
 
 
 @green("dequant_gguf", profile="float32", kind="q4_1")

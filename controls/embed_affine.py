@@ -33,7 +33,10 @@ def scaled(
 def big_endian_fields(words: torch.Tensor, bits: int) -> torch.Tensor:
     """The same stream read from its high end: code 0 in the top bits of word 0."""
     stream = ((words[..., None] >> torch.arange(31, -1, -1).int()) & 1).flatten(-2)
-    return (stream.unflatten(-1, (-1, bits)) << torch.arange(bits - 1, -1, -1).int()).sum(-1)
+    result: torch.Tensor = (
+        stream.unflatten(-1, (-1, bits)) << torch.arange(bits - 1, -1, -1).int()
+    ).sum(-1)
+    return result
 
 
 def whole_word_fields(words: torch.Tensor, bits: int) -> torch.Tensor:
@@ -289,7 +292,8 @@ def in_float64(
     codes = unpack(w, int(bits)).unflatten(-1, (s.shape[-1], -1)).double()
     row = (codes * s.double()[..., None] + b.double()[..., None]).flatten(-2)
     rounded = row.float().to(s.dtype).double()
-    return (rounded * scale.to(s.dtype).double()).float().to(s.dtype)
+    result: torch.Tensor = (rounded * scale.to(s.dtype).double()).float().to(s.dtype)
+    return result
 
 
 @green("embed_affine", profile="two_step")

@@ -155,7 +155,8 @@ def sums_of_groups(
     codes = unpack(words, int(bits)).float().unflatten(-1, (groups, -1))
     sums = torch.einsum("rgk,ngk->rng", wide, codes)
     y = sums * scales.float() + wide.sum(-1)[:, None] * biases.float()
-    return y.sum(-1).to(x.dtype)
+    result: torch.Tensor = y.sum(-1).to(x.dtype)
+    return result
 
 
 @green("qlinear_affine", profile="dequantised")

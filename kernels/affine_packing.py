@@ -38,7 +38,8 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     blocks = words.unflatten(-1, (-1, bits))
     low = (blocks[..., first // 32] >> shift.int()) & ((1 << held) - 1).int()
     rest = blocks[..., (first // 32 + 1).clamp(max=bits - 1)] & ((1 << (bits - held)) - 1).int()
-    return (low | (rest << held.int())).flatten(-2)
+    result: torch.Tensor = (low | (rest << held.int())).flatten(-2)
+    return result
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -62,7 +63,8 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     stream = (codes[..., None] >> torch.arange(bits)) & 1
     words = (stream.flatten(-2).unflatten(-1, (-1, 32)) << torch.arange(32)).sum(-1)
     # from 2^31 on the word is negative as an int32
-    return (words - ((words >> 31) << 32)).int()
+    result: torch.Tensor = (words - ((words >> 31) << 32)).int()
+    return result
 
 
 def group_size(columns: int, groups: int) -> int:
@@ -115,7 +117,8 @@ def affine_values(
     product = codes.unflatten(-1, (-1, size)).float() * scales[..., None].float()
     if each_op:
         product = product.to(scales.dtype).float()
-    return (product + biases[..., None].float()).flatten(-2)
+    result: torch.Tensor = (product + biases[..., None].float()).flatten(-2)
+    return result
 
 
 # -- samplers and sizes of the affine contracts

@@ -87,7 +87,8 @@ def dequant_gguf_torch(blocks: torch.Tensor, *, kind: str, profile: str) -> torc
         q = torch.cat([b[..., 4:] & 15, b[..., 4:] >> 4], -1)
         values = d * q.float() + m
     flat = values.flatten(-2)
-    return flat if profile == "float32" else flat.bfloat16()
+    result: torch.Tensor = flat if profile == "float32" else flat.bfloat16()
+    return result
 
 
 def halves(pairs: torch.Tensor) -> torch.Tensor:

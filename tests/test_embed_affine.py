@@ -20,7 +20,7 @@ ROOT = 3840.0**0.5
 FACTOR = 62.0
 
 
-def table(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, torch.Tensor]:
+def table(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, Any]:
     return {
         "words": pack(torch.as_tensor(codes), bits),
         "scales": torch.tensor(scales).bfloat16(),
@@ -29,7 +29,7 @@ def table(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, torch.Te
 
 
 def allowed(
-    out: Any, given: dict[str, torch.Tensor], ids: list[int], scale: float = 1.0, **more: Any
+    out: Any, given: dict[str, Any], ids: list[int], scale: float = 1.0, **more: Any
 ) -> None:
     tensors = {"ids": torch.tensor(ids).int(), "scale": torch.tensor(scale), **given}
     contract.assert_allowed("embed_affine", torch.as_tensor(out).bfloat16(), **tensors, **more)

@@ -16,7 +16,7 @@ from contract.kernels.dequant_affine import dequant_affine_torch
 from contract.kernels.qlinear_affine import qlinear_affine_torch
 
 
-def weight(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, torch.Tensor]:
+def weight(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, Any]:
     return {
         "words": pack(torch.as_tensor(codes), bits),
         "scales": torch.tensor(scales).bfloat16(),
@@ -24,7 +24,7 @@ def weight(bits: int, codes: Any, scales: Any, biases: Any) -> dict[str, torch.T
     }
 
 
-def judge(out: Any, x: Any, given: dict[str, torch.Tensor], **more: Any) -> None:
+def judge(out: Any, x: Any, given: dict[str, Any], **more: Any) -> None:
     tensors = {"x": torch.as_tensor(x).bfloat16(), **given}
     contract.assert_allowed("qlinear_affine", torch.as_tensor(out).bfloat16(), **tensors, **more)
 
