@@ -36,6 +36,8 @@ from contract.stages import observing
 SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 50, "default": 500, "nightly": 20_000}
+# Elements of all operands of an audited piece: each becomes a 200-bit number, whatever the outputs are.
+AUDIT_ELEMENTS = {"quick": 1 << 12, "default": 1 << 14}
 ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
 OUTPUTS_OF_A_RUN = {"quick": 1 << 7}
@@ -178,6 +180,7 @@ def _audit(
         each = max(1, size_of({o: n for o, n in case.shape.items()}) // max(1, rows))
         count = min(rows, max(1, min(left, 256) // each))
         piece = case if kernel.shares or count == rows else take_rows(kernel, case, slice(0, count))
+        piece = _fewer_columns(kernel, piece, AUDIT_ELEMENTS.get(bench.effort))
         if _size(kernel, piece) > 4 * AUDIT_OUTPUTS[bench.effort] or left <= 0:
             continue
         for options in bench.options[:1]:
@@ -190,6 +193,20 @@ def _audit(
                 return
         left -= _size(kernel, piece)
         tally.compared += _size(kernel, piece)
+
+
+def _fewer_columns(kernel: Kernel, case: Case, most: int | None) -> Case:
+    """The case with as many columns as keep its operands to `most` elements; whole where it has no column dim."""
+    dim = kernel.contract.column_dim
+    size = sum(x.size for x in case.operands.values())
+    if most is None or dim is None or kernel.shares or size <= most:
+        return case
+    keep = slice(0, max(1, int(case.shape[dim]) * most // size))
+    operands = {
+        o.name: case.operands[o.name][tuple(keep if d == dim else slice(None) for d in o.dims)]
+        for o in kernel.inputs()
+    }
+    return Case({**case.shape, dim: keep.stop}, operands, case.scalars, case.label)
 
 
 def _size(kernel: Kernel, case: Case) -> int:
