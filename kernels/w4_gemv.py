@@ -196,7 +196,8 @@ class Int4Weight:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(rows, k) bf16 -> (rows, n) bf16."""
         product = torch.ops.aten._weight_int4pack_mm_for_cpu
-        return product(x.contiguous(), self.table, self.group, self.scales)[:, : self.n]
+        out: torch.Tensor = product(x.contiguous(), self.table, self.group, self.scales)
+        return out[:, : self.n]
 
 
 @implementation("w4_gemv", name="torch", profile=("kept", "dequantised", "offset"))

@@ -178,7 +178,7 @@ class PlaneWeight:
 
     def _row(self, a: torch.Tensor) -> torch.Tensor:
         tiles, blocks, _ = self.scales.shape
-        bags = torch.ops.quantized.embedding_bag_4bit_rowwise_offsets(
+        bags: torch.Tensor = torch.ops.quantized.embedding_bag_4bit_rowwise_offsets(
             self.table,
             self.index,
             self.offsets,
