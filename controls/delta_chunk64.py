@@ -44,7 +44,10 @@ def finished(
 def solved(lower: T, rhs: T) -> torch.Tensor:
     """(I + L)^-1 B."""
     system = lower + torch.eye(lower.shape[-1])
-    return torch.linalg.solve_triangular(system, rhs, upper=False, unitriangular=True)
+    found: torch.Tensor = torch.linalg.solve_triangular(
+        system, rhs, upper=False, unitriangular=True
+    )
+    return found
 
 
 # -- the triangular system
@@ -54,7 +57,7 @@ def solved(lower: T, rhs: T) -> torch.Tensor:
 def diagonal_kept(q: T, k: T, v: T, beta: T, g: T, state: T) -> Stages:
     """The system's own diagonal is added to that of the identity."""
     rows = padded(q, k, v.float(), beta.float(), g)
-    return chunk(*rows, state, v.shape[-2], v.dtype, diagonal=0)
+    return chunk(rows, state, v.shape[-2], v.dtype, diagonal=0)
 
 
 @red("delta_chunk64", profile="once", gate="exact")
@@ -212,7 +215,7 @@ def padding_repeats_the_last_step(q: T, k: T, v: T, beta: T, g: T, state: T) -> 
         for x in (q, k, v.float(), beta.float()[..., None])
     ]
     grown = torch.nn.functional.pad(g, (0, CHUNK - g.shape[-1]))
-    return chunk(*rows[:3], rows[3][..., 0], grown, state, v.shape[-2], v.dtype)
+    return chunk((*rows[:3], rows[3][..., 0], grown), state, v.shape[-2], v.dtype)
 
 
 @red("delta_chunk64", profile="once", gate="shapes")
@@ -221,7 +224,7 @@ def padding_decays(q: T, k: T, v: T, beta: T, g: T, state: T) -> Stages:
     rows = padded(q, k, v.float(), beta.float(), g)
     missing = CHUNK - g.shape[-1]
     last = g[..., -1:].expand(*g.shape[:-1], missing)
-    return chunk(*rows[:4], torch.cat([g, last], -1), state, v.shape[-2], v.dtype)
+    return chunk((*rows[:4], torch.cat([g, last], -1)), state, v.shape[-2], v.dtype)
 
 
 # -- legal variants

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +116,7 @@ def delta_chunk64_torch(
 ) -> dict[str, torch.Tensor]:
     """Padded to 64 steps, fp32 inside, with everything that it stores on the way."""
     steps = v.shape[-2]
-    return chunk(*padded(q, k, v.float(), beta.float(), g), state, steps, v.dtype)
+    return chunk(padded(q, k, v.float(), beta.float(), g), state, steps, v.dtype)
 
 
 def padded(
@@ -130,18 +130,15 @@ def padded(
 
 
 def chunk(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    g: torch.Tensor,
+    rows: Sequence[torch.Tensor],
     state: torch.Tensor,
     steps: int,
     dtype: torch.dtype,
     *,
     diagonal: int = -1,
 ) -> dict[str, torch.Tensor]:
-    """The whole chunk; what is stored of the first `steps`."""
+    """The whole chunk of these rows of q, k, v, beta and g in fp32; what is stored of the first `steps`."""
+    q, k, v, beta, g = rows
     total = g.cumsum(-1)[..., None]
     decay = (total - total.mT).tril().exp().tril()
     keys, rated = k[:, None], k[:, None] * beta[..., None]

@@ -89,9 +89,9 @@ delta_step = register(
         ),
         row_dims=("heads",),
         column_dim="dv",
-        # Qwen3.5 has 16 key heads that serve two value heads each, all 128 wide; two of them are judged
+        # Qwen3.5 has 16 key heads that serve two value heads each, all 128 wide; one of them is judged
         shapes=(
-            {"heads": 2, "group": 2, "dk": 128, "dv": 128},
+            {"heads": 1, "group": 2, "dk": 128, "dv": 128},
             {"heads": 4, "group": 2, "dk": 64, "dv": 32},
         ),
         awkward=(
@@ -108,8 +108,8 @@ delta_step = register(
         ),
         exact=exact_rows,
         exact_shapes=(
-            {"group": 2, "dk": 16, "dv": 8},
-            {"group": 1, "dk": 64, "dv": 32, "heads": 16},
+            {"group": 2, "dk": 16, "dv": 8, "heads": 32},
+            {"group": 1, "dk": 64, "dv": 32, "heads": 8},
             {"group": 2, "dk": 4, "dv": 4},
         ),
         freedoms={
@@ -141,10 +141,12 @@ def correction(
 ) -> torch.Tensor:
     """beta (v - S^T k), as rows beside the columns of keys: (heads, group, 1, dv)."""
     memory = k[:, None, None, :] @ kept
-    return (v.float()[:, :, None] - memory) * beta.float()[..., None, None]
+    change: torch.Tensor = (v.float()[:, :, None] - memory) * beta.float()[..., None, None]
+    return change
 
 
 def read(q: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     """S^T (q / sqrt(dk)) in fp32."""
     scaled = q * q.shape[-1] ** -0.5
-    return (scaled[:, None, None, :] @ state).squeeze(-2)
+    out: torch.Tensor = (scaled[:, None, None, :] @ state).squeeze(-2)
+    return out

@@ -93,7 +93,7 @@ def test_a_chunk_of_any_width_is_its_steps() -> None:
         assert state[0, 0].numpy() == pytest.approx(np.array(STATE), abs=1e-6)
     assert set(refused(case_of(six(0, 6, zeros)), numbers(whole)).values()) == {0}
     # without the correction beta v k^T is added up
-    added = np.einsum("s,sk,sv->kv", BETA, K, V)
+    added = np.einsum("s,sk,sv->kv", np.array(BETA), np.array(K), np.array(V))
     assert (
         refused(case_of(six(0, 6, zeros)), {**numbers(whole), "new_state": added[None, None]})[
             "new_state"
@@ -121,7 +121,7 @@ def test_steps_give_the_chunk_and_padding_is_inert() -> None:
         wrong[index][..., 17:] = value
         if index == 3:
             wrong[1][..., 17:, :] = 0.25
-        spoilt = chunk(*wrong, given["state"], 17, torch.bfloat16)
+        spoilt = chunk(wrong, given["state"], 17, torch.bfloat16)
         counts = refused(case_of(given), numbers(spoilt))
         assert counts.pop("new_state") > 0
         assert set(counts.values()) == {0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from soundness import CHOICES, bf16, fp32
@@ -107,14 +109,8 @@ def test_a_system_is_judged_row_by_row_from_its_own_solution(correlated: bool) -
         case = make_case(kernel, shape, {"lower": m - np.eye(size), "rhs": rhs})
         forward = case_range(kernel, case)["x"]
         for choice in CHOICES:
-            out = plain_run(
-                kernel,
-                case,
-                lambda choice=choice: SampleReading(
-                    kernel.contract, kernel.profile, choice=choice, rng=rng
-                ),
-                {},
-            )
+            reading = SampleReading(kernel.contract, kernel.profile, choice=choice, rng=rng)
+            out = plain_run(kernel, case, partial(lambda one: one, reading), {})
             allowed = case_range(kernel, case, prepare=observing(kernel, out))["x"]
             assert not allowed.refused(out["x"]).any(), (size, choice)
             assert not forward.refused(out["x"]).any(), (size, choice)
