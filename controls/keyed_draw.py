@@ -102,7 +102,7 @@ def seed_in_32_bits(
 # -- the generator
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def seven_rounds(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -111,7 +111,7 @@ def seven_rounds(
     return drawn(logits, gumbel(words), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def words_turned(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -121,7 +121,7 @@ def words_turned(
     return drawn(logits, gumbel(words[:, :n]), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def a_block_for_each_token(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -130,7 +130,7 @@ def a_block_for_each_token(
     return drawn(logits, gumbel(words), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def key_and_seed_exchanged(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -143,7 +143,7 @@ def key_and_seed_exchanged(
 # -- the noise
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def lower_bits(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -152,7 +152,7 @@ def lower_bits(
     return drawn(logits, gumbel(words), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def one_log(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -161,7 +161,7 @@ def one_log(
     return drawn(logits, -u.log(), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def turned_noise(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -169,7 +169,7 @@ def turned_noise(
     return drawn(logits, -gumbel(words_of(logits, key, seed)), temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def uniform_noise(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
@@ -177,7 +177,7 @@ def uniform_noise(
     return drawn(logits, words_of(logits, key, seed) * 2.0**-32, temperature)
 
 
-@red("keyed_draw", profile=BOTH, gate="exact")
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def noise_in_bf16(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:
