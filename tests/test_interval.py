@@ -327,7 +327,9 @@ def test_a_quotient_is_as_exact_beside_an_uncertain_one_as_alone() -> None:
     scale = point(np.array(2.0**-5), narrow=True)
     lo = np.array([1.484375, 1.0, -3.0])
     alone = interval.div(point(lo, narrow=True), scale, FREE)
-    beside = interval.div(Interval(lo, lo + np.array([0.0, 2.0**-7, 0.0]), narrow=True), scale, FREE)
+    beside = interval.div(
+        Interval(lo, lo + np.array([0.0, 2.0**-7, 0.0]), narrow=True), scale, FREE
+    )
     assert alone.lo.tolist() == beside.lo.tolist() == [47.5, 32.0, -96.0]
     assert beside.hi.tolist() == [47.5, 32.25, -96.0]
     # an inexact one is moved outward in both
