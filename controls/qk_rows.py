@@ -17,8 +17,8 @@ else:
 Rows = tuple["torch.Tensor", ...]
 
 #: The contract's parameters of most controls.
-PLAIN = {"gain": "w", "v_norm": "no"}
-WITH_V = {"gain": "w", "v_norm": "yes"}
+PLAIN: dict[str, Any] = {"gain": "w", "v_norm": "no"}
+WITH_V: dict[str, Any] = {"gain": "w", "v_norm": "yes"}
 
 
 def under(profile: str, operands: dict[str, Any], **changed: Any) -> Rows:

@@ -54,7 +54,7 @@ EIGHT = np.tile(np.arange(1.0, 9.0), (3, 1))
 
 def test_element_i_turns_with_i_plus_half() -> None:
     angles = angles_of([0, 1, 7], 4)
-    right = [
+    right: list[list[float]] = [
         [1, 2, 3, 4, 5, 6, 7, 8],
         [-3.66705262, 0.0349290031, 2.28617858, 3.74506012, 3.54298251, 6.32445887, 7.26452941, 8.12247036],
         [-2.53103074, -6.00140466, -2.21499725, 2.14595078, 4.42649787, -1.99578107, 7.28654837, 8.68302339],
@@ -73,7 +73,7 @@ def test_element_i_turns_with_i_plus_half() -> None:
 def test_the_first_dims_turn_and_the_rest_pass() -> None:
     x = np.array([np.arange(1.0, 9.0), np.arange(8.0, 0.0, -1.0)])
     angles = angles_of([3, 5], 2)
-    right = [
+    right: list[list[float]] = [
         [-1.41335252, 0.728592152, -2.82885748, 4.41238637, 5, 6, 7, 8],
         [8.02284313, 3.74595024, -5.96942108, 7.74389158, 4, 3, 2, 1],
     ]

@@ -67,7 +67,7 @@ POSITIONS = [255, 256, 257, 258, 259, 1001, 4097]
 
 @pytest.mark.parametrize("profile", ["once", "float32"])
 def test_neighbouring_positions_keep_their_angles(profile: str) -> None:
-    inputs = {"positions": POSITIONS, "inv_freq": frequencies(4, 10_000.0)}
+    inputs: dict[str, Any] = {"positions": POSITIONS, "inv_freq": frequencies(4, 10_000.0)}
     right = angle_of(POSITIONS, inputs["inv_freq"])
     assert refused("rope_tables", profile, inputs, right) == 0
     in_bf16 = formats.round_to(np.asarray(POSITIONS, np.float64), "bf16")
@@ -79,7 +79,7 @@ def test_neighbouring_positions_keep_their_angles(profile: str) -> None:
 
 
 def test_the_values_at_position_257() -> None:
-    inputs = {"positions": [257], "inv_freq": frequencies(4, 10_000.0)}
+    inputs: dict[str, Any] = {"positions": [257], "inv_freq": frequencies(4, 10_000.0)}
     cos = np.array([[0.819305529, 0.843377065, -0.841040461, 0.96715687]])
     sin = np.array([[-0.573357175, 0.537322181, 0.54097222, 0.254180229]])
     assert refused_tables("rope_tables", "once", inputs, cos, sin) == 0
@@ -97,7 +97,7 @@ def test_large_angles_are_reduced_in_full() -> None:
     turn = np.float32(2 * math.pi)
     spoiled = []
     for (position, frequency), angle in zip(pairs, angles, strict=True):
-        inputs = {"positions": [position], "inv_freq": [frequency]}
+        inputs: dict[str, Any] = {"positions": [position], "inv_freq": [frequency]}
         assert refused("rope_tables", "float32", inputs, [[angle]]) == 0
         single = np.float32(angle)
         short = single - np.round(single / turn) * turn
@@ -116,7 +116,7 @@ def test_float64_reduces_the_largest_angle_as_200_bits_do() -> None:
 
 
 def test_three_quarters_of_the_pairs_stand_still() -> None:
-    inputs = {"positions": [0, 7, 262_143], "inv_freq": frequencies(16, 1e6)}
+    inputs: dict[str, Any] = {"positions": [0, 7, 262_143], "inv_freq": frequencies(16, 1e6)}
     every = angle_of(inputs["positions"], inputs["inv_freq"])
     quarter = np.where(np.arange(16) < 4, every, 0.0)
     half = np.where(np.arange(16) < 8, every, 0.0)
@@ -159,7 +159,7 @@ def test_positions_end_at_262143() -> None:
 
 
 def test_the_axes_alternate() -> None:
-    inputs = {
+    inputs: dict[str, Any] = {
         "positions": [[5], [2], [9]],
         "inv_freq": frequencies(4, 100.0),
         "sections": [2, 1, 1],
@@ -194,7 +194,7 @@ def test_every_axis_has_its_section(
 
 
 def test_three_axes_are_asked_for() -> None:
-    inputs = {"positions": [[5], [2]], "inv_freq": [1.0], "sections": [1, 1]}
+    inputs: dict[str, Any] = {"positions": [[5], [2]], "inv_freq": [1.0], "sections": [1, 1]}
     with pytest.raises(CaseError, match="axes = 3"):
         refused("mrope_tables", "once", inputs, [[5.0]])
 
@@ -210,7 +210,7 @@ def test_rows_turn_the_first_pairs_and_columns_the_second() -> None:
     def table(first: Any, second: Any) -> F8:
         return np.concatenate([angle_of(first, inv_freq), angle_of(second, inv_freq)], -1)
 
-    inputs = {"positions": np.stack([p // 3, p % 3], -1), "inv_freq": inv_freq}
+    inputs: dict[str, Any] = {"positions": np.stack([p // 3, p % 3], -1), "inv_freq": inv_freq}
     right = table(p // 3, p % 3)
     assert np.allclose(right[5], [1, 0.1, 2, 0.2])
     given = ("vit_rope_tables", "float32", inputs)

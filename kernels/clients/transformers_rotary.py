@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-HALVES = {"pairing": "halves"}
+HALVES: dict[str, Any] = {"pairing": "halves"}
 
 
 def both_sides(table: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,8 @@ def qwen3_5(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
     """The same of the first dims of a head, the others pass."""
     from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb
 
-    return apply_rotary_pos_emb(x[None], x[None, :, :1], both_sides(cos), both_sides(sin), 2)[0][0]
+    rotate: Any = apply_rotary_pos_emb
+    return rotate(x[None], x[None, :, :1], both_sides(cos), both_sides(sin), 2)[0][0]
 
 
 @implementation(
@@ -74,10 +75,8 @@ def gemma4_vision(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
     from transformers.models.gemma4.modeling_gemma4 import apply_multidimensional_rope
 
     width, axes = 2 * cos.shape[-1], torch.zeros(1, len(cos), 2)
-    tables = [
-        torch.cat([both_sides(axis) for axis in table.chunk(2, -1)], -1) for table in (cos, sin)
-    ]
-    turned = apply_multidimensional_rope(x[None, ..., :width], *tables, axes)[0]
+    c, s = (torch.cat([both_sides(axis) for axis in t.chunk(2, -1)], -1) for t in (cos, sin))
+    turned = apply_multidimensional_rope(x[None, ..., :width], c, s, axes)[0]
     return torch.cat((turned, x[..., width:]), -1)
 
 
@@ -110,7 +109,8 @@ def tables_of(
 )
 def qwen3_tables(positions: torch.Tensor, inv_freq: torch.Tensor) -> Any:
     """bf16 tables of text positions."""
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3RotaryEmbedding
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
     module, half = Qwen3RotaryEmbedding(Qwen3Config()), len(inv_freq)
     return [t[:, :half] for t in tables_of(module, inv_freq, positions[None], torch.bfloat16)]
@@ -125,10 +125,8 @@ def qwen3_tables(positions: torch.Tensor, inv_freq: torch.Tensor) -> Any:
 )
 def qwen3_5_tables(positions: torch.Tensor, inv_freq: torch.Tensor, sections: torch.Tensor) -> Any:
     """bf16 tables of time, height and width."""
-    from transformers.models.qwen3_5.modeling_qwen3_5 import (
-        Qwen3_5TextConfig,
-        Qwen3_5TextRotaryEmbedding,
-    )
+    from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
 
     module, half = Qwen3_5TextRotaryEmbedding(Qwen3_5TextConfig()), len(inv_freq)
     module.mrope_section = sections.tolist()
@@ -140,10 +138,8 @@ def qwen3_5_tables(positions: torch.Tensor, inv_freq: torch.Tensor, sections: to
 )
 def qwen3_5_vision_tables(positions: torch.Tensor, inv_freq: torch.Tensor) -> Any:
     """fp32 tables of rows and columns, each angle twice in the layout h, w, h, w."""
-    from transformers.models.qwen3_5.modeling_qwen3_5 import (
-        Qwen3_5VisionConfig,
-        Qwen3_5VisionRotaryEmbedding,
-    )
+    from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionRotaryEmbedding
 
     module, half = Qwen3_5VisionRotaryEmbedding(Qwen3_5VisionConfig()), 2 * len(inv_freq)
     return [t[:, :half] for t in tables_of(module, inv_freq, positions.T[None], torch.float32)]
@@ -154,10 +150,8 @@ def qwen3_5_vision_tables(positions: torch.Tensor, inv_freq: torch.Tensor) -> An
 )
 def gemma4_vision_tables(positions: torch.Tensor, inv_freq: torch.Tensor) -> Any:
     """bf16 tables of columns and rows, each angle twice in the layout x, x, y, y."""
-    from transformers.models.gemma4.modeling_gemma4 import (
-        Gemma4VisionConfig,
-        Gemma4VisionRotaryEmbedding,
-    )
+    from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4VisionRotaryEmbedding
 
     module, count = Gemma4VisionRotaryEmbedding(Gemma4VisionConfig()), len(inv_freq)
     return [
