@@ -352,21 +352,23 @@ def online(parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
     Weights are rounded to the values' dtype before they meet them, and summed unrounded.
     """
-    top = total = out = None
+    state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     for scores, values, live in parts:
         scores = scores.masked_fill(~live, -torch.inf)
-        high = scores.amax(-1, keepdim=True)
-        new = high if top is None else torch.maximum(top, high)
+        top = scores.amax(-1, keepdim=True)
+        if state is not None:
+            top = torch.maximum(state[0], top)
         # without a live key so far the maximum is -inf, and -inf - -inf no weight
-        base = new.masked_fill(new == -torch.inf, 0.0)
+        base = top.masked_fill(top == -torch.inf, 0.0)
         weights = torch.exp(scores - base)
-        part = weights.to(values.dtype).float() @ values.float()
-        if top is None:
-            total, out = weights.sum(-1, keepdim=True), part
-        else:
-            factor = torch.exp(top - base)
-            total, out = total * factor + weights.sum(-1, keepdim=True), out * factor + part
-        top = new
+        total = weights.sum(-1, keepdim=True)
+        out = weights.to(values.dtype).float() @ values.float()
+        if state is not None:
+            factor = torch.exp(state[0] - base)
+            total, out = state[1] * factor + total, state[2] * factor + out
+        state = top, total, out
+    assert state is not None
+    top, total, out = state
     none = total == 0
     result = torch.where(none, 0.0, out / torch.where(none, 1.0, total))
     return result, (top + total.log()).squeeze(-1)
