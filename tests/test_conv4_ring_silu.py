@@ -70,7 +70,7 @@ def test_the_sum_is_rounded_between_the_operators() -> None:
     x, weight, past = [[1.0]], [[0.0, 2.0**-9, 2.0**-8, 1.0078125]], [[1.0, 1.0, 1.0]]
     # silu of the rounded sum and of the exact one, 1.013671875
     two_step, once = [[0.74609375]], [[0.7421875]]
-    given = {"new_past": [[1.0, 1.0, 1.0]], "x": x, "weight": weight, "past": past}
+    given: dict[str, Any] = {"new_past": [[1.0, 1.0, 1.0]], "x": x, "weight": weight, "past": past}
     assert refused("two_step", two_step, **given)["out"] == 0
     assert refused("two_step", once, **given)["out"] == 1
     assert refused("once", once, **given)["out"] == 0
@@ -141,7 +141,7 @@ def test_transformers_update_is_the_two_step_profile() -> None:
     x, weight, past = (torch.randn(64, n, generator=generator).bfloat16() for n in (9, 4, 4))
     history = past[None].clone()
     out = module.causal_conv1d_update(x[None], history, weight, None, "silu")[0]
-    given = {
+    given: dict[str, Any] = {
         "x": x.double().numpy(),
         "weight": weight.double().numpy(),
         "past": past.double().numpy(),
