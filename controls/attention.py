@@ -396,7 +396,7 @@ def rescaling_forgotten(
             )
         )
     out, total = (sum(x) for x in zip(*halves, strict=True))
-    result = torch.where(total == 0, 0.0, out / torch.where(total == 0, 1.0, total))  # type: ignore[arg-type]
+    result = torch.where(total == 0, 0.0, out / torch.where(total == 0, 1.0, total))
     return {"out": result.to(q.dtype).transpose(0, 1).contiguous()}
 
 
