@@ -79,7 +79,7 @@ class Call:
         shape = shape_from(self.kernel, {name: tuple(v.shape) for name, v in given.items()})
         for name, operand in self.inputs.items():
             shared = operand.finite and self.kernel.row_axis(operand) is None
-            if operand.below is not None or shared:
+            if operand.below is not None or operand.positive or shared:
                 self._look(operand, given[name], operand.limit(shape), shape)
 
     def _look(

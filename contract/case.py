@@ -207,8 +207,15 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
     """Refuse a value that the operand may not hold.
 
     Raises:
-        CaseError: an index outside least .. below - 1.
+        CaseError: an index outside least .. below - 1, or a value that must be positive and is not.
     """
+    if operand.positive:
+        values = formats.decode(bits, kernel.format(operand))
+        wrong = ~((values > 0) & (values < np.inf))
+        if wrong.any():
+            raise CaseError(
+                f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; it must be positive and finite"
+            )
     limit = operand.limit(shape)
     if limit is None:
         return

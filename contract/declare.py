@@ -62,6 +62,7 @@ class Operand:
         observed: as a stage, what follows is judged from its bits, but every implementation must give it (a state).
         in_place_of: an output that may be written over this input (name of the input).
         finite: the kernel is defined for finite values only; no row holds a NaN or an infinity.
+        positive: it is defined for finite values above zero only (a cap, a divisor).
         below: for indices and other codes: every value lies in least .. below - 1, a number or the size of a dim; "dim+1"
             for counts, of which the last is the size itself.
         least: the smallest of those values, 0 but for codes such as the -1 that marks padding.
@@ -79,6 +80,7 @@ class Operand:
     finite: bool = False
     below: str | int | None = None
     least: int = 0
+    positive: bool = False
 
     def __post_init__(self) -> None:
         require_name("operand", self.name)
@@ -91,6 +93,8 @@ class Operand:
             )
         if (self.stage or self.observed) and self.role != "out":
             raise DeclarationError(f"operand {self.name}: a stage is an output; set role='out'")
+        if self.positive:
+            object.__setattr__(self, "finite", True)
         if self.least and self.below is None:
             raise DeclarationError(
                 f"operand {self.name}: least={self.least} without below; say where its codes end, too"

@@ -187,7 +187,8 @@ def _expand(
     for operand in kernel.inputs():
         if operand.finite:
             x = values[operand.name]
-            values[operand.name] = np.where(np.isfinite(x), x, 1.0)
+            inside = np.isfinite(x) & (x > 0) if operand.positive else np.isfinite(x)
+            values[operand.name] = np.where(inside, x, 1.0)
     return values
 
 

@@ -166,7 +166,7 @@ def _operand(operand: Operand) -> tuple[str, str, str, str, str]:
     if operand.in_place_of:
         notes.append(f"may be written over {operand.in_place_of}")
     if operand.finite:
-        notes.append("finite values only")
+        notes.append("positive values only" if operand.positive else "finite values only")
     notes += [f"only when {key} is {' or '.join(values)}" for key, values in operand.when.items()]
     dims = f"({', '.join(operand.dims)})"
     return operand.name, operand.role, dims, operand.format, "; ".join(notes)

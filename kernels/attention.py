@@ -174,7 +174,7 @@ attention = register(
                 typical=images,
                 when={"mask": ("image_block",)},
             ),
-            tensor("cap", "", "fp32", finite=True, typical=caps, when={"capped": ("yes",)}),
+            tensor("cap", "", "fp32", positive=True, typical=caps, when={"capped": ("yes",)}),
             output("out", "queries heads d"),
             output("lse", "queries heads", "fp32", stage=True),
         ),

@@ -205,6 +205,19 @@ def test_what_is_bound_cannot_be_given_again() -> None:
         Call(kernel, own(kernel))(**arguments(kernel), gain="none")
 
 
+def test_a_cap_must_be_positive() -> None:
+    kernel = next(
+        k
+        for k in kernels_of(registry.get("attention"))
+        if any(o.positive for o in k.inputs()) and k.profile.name == "eager_capped"
+    )
+    call = Call(kernel, own(kernel))
+    given = arguments(kernel)
+    call(**given)
+    with pytest.raises(CaseError, match="cap holds 0; it must be positive and finite"):
+        call(**{**given, "cap": torch.zeros_like(given["cap"])})
+
+
 def test_numpy_arrays_are_no_tensors_of_the_kernel() -> None:
     _, _, call = scaled()
     with pytest.raises(CaseError, match="x has dtype float64"):

@@ -378,3 +378,23 @@ def test_other_rows_of_an_index_are_indices() -> None:
         assert set(values) == {0.0, 1.0, 2.0}
         assert (values[::2] == case.value(kernel, ids)[::2]).all()
         assert (values != case.value(kernel, ids)).any()
+
+
+def test_positive_operands_are_drawn_above_zero() -> None:
+    contract = Contract(
+        "capped",
+        "test",
+        lambda r, x, cap: r.round("out", x / cap),
+        (tensor("x", "rows d"), tensor("cap", "", "fp32", positive=True), output("out", "rows d")),
+        (Profile("once", {"out": "bf16"}),),
+        ("rows",),
+        ({"rows": 1, "d": 2},),
+        stress=({"d": 2},),
+        not_applicable={"exact": "a test"},
+    )
+    kernel = kernels_of(contract)[0]
+    assert kernel.inputs()[1].finite
+    for seed in range(8):
+        for case in inputs.stress_cases(kernel, "default", seed):
+            assert np.isfinite(cap := case.value(kernel, kernel.inputs()[1]))
+            assert cap > 0
