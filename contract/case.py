@@ -222,8 +222,10 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
     values = formats.decode(bits, kernel.format(operand))
     wrong = ~((values >= operand.least) & (values < limit))
     if wrong.any():
+        first = float(values[wrong].ravel()[0])
+        shown = int(first) if first.is_integer() else first
         raise CaseError(
-            f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; values are {operand.least} to {limit - 1}"
+            f"{kernel.id}: {operand.name} holds {shown}; values are {operand.least} to {limit - 1}"
             + (f" ({operand.below} - 1)" if isinstance(operand.below, str) else "")
         )
 

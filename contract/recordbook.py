@@ -16,6 +16,7 @@ not list at all is not_run, a launch missing in a listed one fails, entries that
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -49,9 +50,12 @@ _WAIVER = {
 
 
 def architecture() -> str:
-    """The host architecture of records: x86_64, aarch64."""
+    """The host architecture of records: x86_64, aarch64; with the instruction set where a variable takes another for
+    torch than the processor has, which may be another path with other buffers."""
     machine = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    known = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    other = os.environ.get("ATEN_CPU_CAPABILITY", "")
+    return f"{known}.{other}" if other else known
 
 
 def torch_version() -> str:

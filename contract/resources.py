@@ -40,7 +40,8 @@ def count(call: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, in
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.read = self.written = self.calls = self.live = self.peak = 0
-            self.seen: dict[int, int] = {}
+            # address -> bytes, and what is called when the storage ends
+            self.seen: dict[int, tuple[int, Any]] = {}
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -48,29 +49,33 @@ def count(call: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, in
             result = func(*args, **(kwargs or {}))
             self.calls += 1
             view = func.is_view if hasattr(func, "is_view") else False
+            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             if not view:
-                self.read += sum(
-                    _bytes(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)
-                )
+                self.read += sum(_bytes(x) for x in tensors)
+            old = {x.untyped_storage().data_ptr() for x in tensors}
             for x in tree_leaves(result):
                 if isinstance(x, torch.Tensor):
                     self.written += 0 if view else _bytes(x)
-                    self._track(x)
+                    self._track(x, old)
             return result
 
-        def _track(self, x: Any) -> None:
+        def _track(self, x: Any, old: set[int]) -> None:
             storage = x.untyped_storage()
             key = storage.data_ptr()
-            if key in self.seen or key in given or not storage.nbytes():
+            if key in old or key in given or not storage.nbytes():
                 return
+            if key in self.seen:
+                # handed out again before the end of the last storage there was told
+                size, end = self.seen.pop(key)
+                end.detach()
+                self.live -= size
             size = storage.nbytes()
-            self.seen[key] = size
+            self.seen[key] = (size, weakref.finalize(storage, self._free, key))
             self.live += size
             self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._free, key)
 
         def _free(self, key: int) -> None:
-            self.live -= self.seen.pop(key, 0)
+            self.live -= self.seen.pop(key, (0, None))[0]
 
     def _bytes(x: Any) -> int:
         return int(x.numel() * x.element_size())

@@ -473,32 +473,6 @@ def llama_eager(
     return call(eager_attention_forward, q, k, v, live, scaling=scale)
 
 
-@red(
-    "attention",
-    profile="eager_capped",
-    gate="stress",
-    mask="sliding",
-    capped="yes",
-    requires=NEEDS,
-)
-def gemma4_eager(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    start: torch.Tensor,
-    position: torch.Tensor,
-    window: torch.Tensor,
-    cap: torch.Tensor,
-    *,
-    scale: float,
-) -> torch.Tensor:
-    """transformers adds the lowest finite value: a dead key whose score is inf - inf makes its row NaN all the same."""
-    from transformers.models.gemma4.modeling_gemma4 import eager_attention_forward
-
-    live = live_keys(k.shape[0], start, position, None, window, None)
-    return call(eager_attention_forward, q, k, v, live, scaling=scale, softcap=float(cap))
-
-
 @red("attention", profile="sdpa", gate="stress", mask="prefix")
 def torch_sdpa(
     q: torch.Tensor,

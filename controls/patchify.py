@@ -31,7 +31,7 @@ def border_cut_on_both_sides(image: Tensor, *, patch: float, grid: str, vector: 
     return patchify_torch(shifted[:, :, :high, :wide], patch=patch, grid=grid, vector=vector)
 
 
-@red("patchify", profile="moved", gate="shapes", grid="raster", vector=VECTORS)
+@red("patchify", profile="moved", gate="stress", grid="raster", vector=VECTORS)
 def squeezed_to_whole_patches(image: Tensor, *, patch: float, grid: str, vector: str) -> Tensor:
     """The image is resized so that no pixel is left over."""
     side = int(patch)

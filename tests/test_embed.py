@@ -1,30 +1,21 @@
-"""Embedding lookups: literal rows, the factor's rounding, moves, and the int8 table."""
+"""Embedding lookups: literal rows, the factor's rounding, and moves."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lookup import judge
 
-import contract
 from contract.autocontrols import nominal
 from contract.case import find, make_case
 from contract.errors import CaseError, NotAllowed
 from contract.kernels.embed import embed_torch
-from contract.kernels.embed_i8 import check_embed_i8, embed_i8_torch
 from contract.ranges import case_range
 from contract.readings.base import Change
 
 ROW = [1.0, 0.7109375, -2.65625, 0.005706787109375, 3.453125]
 WIDTH = 3584
-
-
-def judge(name: str, out: Any, ids: list[int], **given: Any) -> None:
-    contract.assert_allowed(
-        name, torch.as_tensor(out).bfloat16(), ids=torch.tensor(ids).int(), **given
-    )
 
 
 def test_the_root_of_the_width_is_rounded_first() -> None:
@@ -74,38 +65,3 @@ def test_a_row_that_is_moved_is_not_rounded() -> None:
     out = nominal(kernel, case, change=Change(modes={"out": "toward_zero"}))["out"]
     assert not case_range(kernel, case)["out"].refused(out).any()
     assert case_range(kernel, case)["out"].one_value().mean() == 1.0
-
-
-# ---- int8
-
-
-@pytest.mark.parametrize("profile", ["once", "fp16_scales"])
-def test_a_code_is_times_the_scale_of_its_row(profile: str) -> None:
-    codes = torch.tensor([[1, 2, 3], [-128, 127, 0]], dtype=torch.int8)
-    scales = torch.tensor([2.0, 0.0999755859375])
-    scales = scales if profile == "once" else scales.half()
-    given = {"codes": codes, "row_scales": scales, "profile": profile}
-    # -12.796875 and 12.69689... in bf16
-    right = [[-12.8125, 12.6875, 0.0], [2.0, 4.0, 6.0]]
-    judge("embed_i8", right, [1, 0], **given)
-    assert embed_i8_torch(torch.tensor([1, 0]), codes, scales).tolist() == right
-    # the scale in bf16 first: 0.10009765625 * 127 = 12.7124 -> 12.6875, * 128 = 12.8125
-    for wrong in (
-        [[12.8125, 12.6875, 0.0], right[1]],
-        [[-256.0, 254.0, 0.0], right[1]],
-        [[-12.6875, 12.6875, 0.0], right[1]],
-    ):
-        with pytest.raises(NotAllowed):
-            judge("embed_i8", wrong, [1, 0], **given)
-
-
-def test_an_int8_table_is_checked_when_it_is_loaded() -> None:
-    codes, scales = torch.zeros(3, 4, dtype=torch.int8), torch.ones(3)
-    check_embed_i8(codes, scales)
-    for given, said in [
-        ((codes.float(), scales), "codes are torch.float32; use torch.int8"),
-        ((codes, scales[:2]), r"\(2,\) scales for 3 rows; one each"),
-        ((codes, torch.tensor([1.0, float("nan"), 1.0])), "scale of row 1 is nan"),
-    ]:
-        with pytest.raises(ValueError, match=said):
-            check_embed_i8(*given)

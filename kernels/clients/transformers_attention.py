@@ -1,7 +1,7 @@
 """The eager attention of transformers' models.
 
 It adds the lowest finite value to the scores of dead keys, which masks neither a NaN among them nor, in an empty row,
-differences of huge ones: two red controls of `attention` show it. What it computes else is the profile eager.
+differences of huge ones: the red control llama_eager shows it. What it computes else is the profile eager.
 """
 
 from __future__ import annotations
