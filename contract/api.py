@@ -27,7 +27,7 @@ from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError, NotAllowed
 from contract.interval import Array
 from contract.judge import Failure
-from contract.ranges import OutputRange, case_range, option_sets
+from contract.ranges import OutputRange, case_range, option_sets, refusals
 from contract.verify import load_suites
 
 
@@ -94,7 +94,7 @@ def assert_allowed(
     best: tuple[int, dict[str, OutputRange], Mapping[str, Any]] | None = None
     for options in option_sets(target):
         ranges = case_range(target, case, options)
-        refused = sum(int(mask.sum()) for mask in _refused(ranges, outputs).values())
+        refused = sum(int(mask.sum()) for mask in refusals(ranges, outputs).values())
         if not refused:
             single = sum(one.singles for name, one in ranges.items() if name in outputs)
             return Judged(compared, single / compared)
@@ -135,7 +135,7 @@ def _other_profiles(target: Kernel, case: Case, outputs: Mapping[str, Array]) ->
             continue
         for options in option_sets(kernel):
             ranges = case_range(kernel, case, options)
-            if not any(mask.any() for mask in _refused(ranges, outputs).values()):
+            if not any(mask.any() for mask in refusals(ranges, outputs).values()):
                 fitting.append(kernel.profile.name)
                 break
     if fitting:
@@ -292,11 +292,6 @@ def _sample(
     return take_rows(kernel, case, chosen, f"{len(chosen)} rows of {total}"), kept, chosen
 
 
-def _refused(ranges: Mapping[str, OutputRange], outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Where the given outputs are not allowed; stages may be missing."""
-    return {name: out.refused(outputs[name]) for name, out in ranges.items() if name in outputs}
-
-
 def _message(
     kernel: Kernel,
     case: Case,
@@ -308,7 +303,7 @@ def _message(
 ) -> str:
     from contract.diagnose import cause_line, causes, element_lines
 
-    masks = _refused(ranges, outputs)
+    masks = refusals(ranges, outputs)
     total = sum(mask.size for mask in masks.values())
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
     lines += element_lines(kernel, case, outputs, ranges, masks, rows)

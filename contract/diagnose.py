@@ -13,7 +13,7 @@ from contract import autocontrols, formats
 from contract.case import Case, Kernel, make_case, take_rows
 from contract.interval import Array
 from contract.judge import Bench, Failure, Outputs, Subject
-from contract.ranges import OutputRange, case_range
+from contract.ranges import OutputRange, case_range, refusals
 from contract.shrink import shrink
 
 SHRINK_CALLS = 120
@@ -30,7 +30,7 @@ class Finding:
     case: Case
 
 
-def refusals(
+def ranges_and_refusals(
     kernel: Kernel,
     case: Case,
     outputs: Outputs,
@@ -40,7 +40,7 @@ def refusals(
     """Ranges of a case and where its outputs are refused; a stage that was kept back is not among them."""
     ranges = case_range(kernel, case, options, depths)
     shown = {name: out for name, out in ranges.items() if name in outputs}
-    return shown, {name: out.refused(outputs[name]) for name, out in shown.items()}
+    return shown, refusals(shown, outputs)
 
 
 def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
@@ -48,7 +48,7 @@ def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
     kernel = bench.kernel
     lines: list[str] = []
     case, outputs = failure.case, failure.outputs
-    ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    ranges, refused = ranges_and_refusals(kernel, case, outputs, failure.options, subject.depths)
     if not any(mask.any() for mask in refused.values()):
         return Finding("", case)
     found = causes(kernel, failure, outputs, subject.depths, refused)
@@ -60,7 +60,7 @@ def explain(bench: Bench, subject: Subject, failure: Failure) -> Finding:
         outcome, _, _, outputs = subject.call(case, failure.launch)
         if outcome:
             case, outputs = failure.case, failure.outputs
-    ranges, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    ranges, refused = ranges_and_refusals(kernel, case, outputs, failure.options, subject.depths)
     lines += element_lines(kernel, case, outputs, ranges, refused)
     if found and case is not failure.case:
         # one wrong output of many rows can be a coincidence, and so can the row that is printed
@@ -100,7 +100,7 @@ def _refuses(kernel: Kernel, subject: Subject, failure: Failure, case: Case) -> 
     outcome, _, _, outputs = subject.call(case, failure.launch)
     if outcome:
         return False
-    _, refused = refusals(kernel, case, outputs, failure.options, subject.depths)
+    _, refused = ranges_and_refusals(kernel, case, outputs, failure.options, subject.depths)
     return any(bool(mask.any()) for mask in refused.values())
 
 
@@ -280,6 +280,4 @@ def _explains(
         ranges = case_range(kernel, case, options, depths, **fault)
     except Exception:  # noqa: BLE001 - a reference without its last rounding has no range in the output's format
         return False
-    return all(
-        not out.refused(outputs[name]).any() for name, out in ranges.items() if name in outputs
-    )
+    return not any(mask.any() for mask in refusals(ranges, outputs).values())

@@ -254,6 +254,11 @@ def rows_of(kernel: Kernel, ranges: CaseRange, rows: Any) -> dict[str, OutputRan
     return {o.name: ranges[o.name].rows(kernel.row_axis(o), rows) for o in kernel.outputs()}
 
 
+def refusals(ranges: CaseRange, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Output -> where its bits are not allowed; a stage that was kept back is not among them."""
+    return {name: out.refused(outputs[name]) for name, out in ranges.items() if name in outputs}
+
+
 def output_shape(operand: Operand, case: Case) -> tuple[int, ...]:
     return tuple(case.shape[dim] for dim in operand.dims)
 
@@ -393,4 +398,5 @@ __all__ = [
     "evaluate",
     "option_sets",
     "plain_run",
+    "refusals",
 ]

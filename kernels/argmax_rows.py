@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from contract import Contract, Profile, implementation, output, register, tensor
-from contract.kernels.logit_rows import logits_with_ties, untrusted
+from contract.kernels.logit_rows import AWKWARD, EXACT, STRESS, logits_with_ties, untrusted
 from contract.lazy import lazy
 from contract.references.argmax_rows import argmax_rows as reference
 
@@ -47,15 +47,10 @@ argmax_rows = register(
         row_dims=("rows",),
         # vocabularies: PaliGemma 257,216, Qwen3-VL 151,936
         shapes=({"rows": 1, "n": 257_216}, {"rows": 4, "n": 151_936}),
-        awkward=({"rows": 3, "n": 1}, {"rows": 5, "n": 517}, {"rows": 17, "n": 1_025}),
-        stress=({"n": 64}, {"n": 5}, {"n": 257}, {"n": 2}, {"n": 1_000}),
+        awkward=AWKWARD,
+        stress=STRESS,
         exact=exact_rows,
-        exact_shapes=(
-            {"n": 512},
-            {"n": 64, "rows": 1_024},
-            {"n": 5, "rows": 1_024},
-            {"n": 5_000, "rows": 32},
-        ),
+        exact_shapes=EXACT,
         invariant=("batch", "position", "launch", "layout"),
     )
 )

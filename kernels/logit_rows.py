@@ -14,6 +14,13 @@ else:
     torch = lazy("torch")
 
 
+#: Rows of one logit, odd widths, one past a block.
+AWKWARD = ({"rows": 3, "n": 1}, {"rows": 5, "n": 517}, {"rows": 17, "n": 1_025})
+STRESS = ({"n": 64}, {"n": 5}, {"n": 257}, {"n": 2}, {"n": 1_000})
+#: Many short rows, so that every kind of row is among them.
+EXACT = ({"n": 512}, {"n": 64, "rows": 1_024}, {"n": 5, "rows": 1_024}, {"n": 5_000, "rows": 32})
+
+
 def logits_with_ties(rng: Any, rows: int, n: int) -> Any:
     """Rows whose largest value stands at one to three places, in a quarter of them at the last one.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from contract import Contract, Profile, implementation, output, register, tensor
-from contract.kernels.logit_rows import logits_with_ties, untrusted
+from contract.kernels.logit_rows import AWKWARD, EXACT, STRESS, logits_with_ties, untrusted
 from contract.lazy import lazy
 from contract.references.pick_ids import pick_ids as reference
 
@@ -49,15 +49,10 @@ pick_ids = register(
         row_dims=("rows",),
         # Gemma 4's vocabulary; 16 rows of a draft over a part of it
         shapes=({"rows": 1, "n": 262_144}, {"rows": 16, "n": 8_192}),
-        awkward=({"rows": 3, "n": 1}, {"rows": 5, "n": 517}, {"rows": 17, "n": 1_025}),
-        stress=({"n": 64}, {"n": 5}, {"n": 257}, {"n": 2}, {"n": 1_000}),
+        awkward=AWKWARD,
+        stress=STRESS,
         exact=exact_rows,
-        exact_shapes=(
-            {"n": 512},
-            {"n": 64, "rows": 1_024},
-            {"n": 5, "rows": 1_024},
-            {"n": 5_000, "rows": 32},
-        ),
+        exact_shapes=EXACT,
         invariant=("batch", "position", "launch", "layout"),
     )
 )
