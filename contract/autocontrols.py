@@ -2,7 +2,7 @@
 freedom, and the null kernels.
 
 A red one is the nominal reading with one thing changed; a green one is a legal execution with one freedom driven hard.
-They run in the worker, judged by the identical gate path as implementations.
+They run in the judge, which reads the reference anyway, and are judged by the identical gate path as implementations.
 """
 
 from __future__ import annotations
@@ -381,9 +381,14 @@ NULLS: dict[str, Callable[[Kernel, Case, int], Outputs]] = {
 }
 
 
-def runner(kernel: Kernel, name: str, seed: int) -> Callable[[Case, dict[str, Any]], Outputs]:
-    """The worker-side form of one automatic control."""
-    for auto in automatic(kernel):
-        if f"{auto.colour}.{auto.name}" == name:
-            return lambda case, report: auto.run(kernel, case, seed)
-    raise KeyError(f"{kernel.id}: no automatic control {name}")
+def run(kernel: Kernel, name: str, case: Case, seed: int) -> Outputs:
+    """The outputs of one automatic or null control, `COLOUR.NAME`, on a case."""
+    known = _controls.get(kernel.id)
+    if known is None or known[0] is not kernel.contract:
+        by_name = {f"{auto.colour}.{auto.name}": auto for auto in automatic(kernel)}
+        known = _controls[kernel.id] = (kernel.contract, by_name)
+    return known[1][name].run(kernel, case, seed)
+
+
+# Kernel id -> the contract it was read of, and its automatic controls.
+_controls: dict[str, tuple[Contract, dict[str, Auto]]] = {}

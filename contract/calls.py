@@ -7,16 +7,15 @@ and each time it was written to.
 
 from __future__ import annotations
 
-import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from contract.case import Kernel, check_values, shape_from
 from contract.declare import Implementation, Operand
-from contract.engines.host import arguments_of, body_of
+from contract.engines.host import arguments_of, signature_of
 from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError
 
@@ -39,7 +38,7 @@ class Call:
         self.extra = arguments_of(item.call, kernel)
         self.inputs = {o.name: o for o in kernel.inputs()}
         self.types = {o.name: TORCH_TYPES[kernel.format(o).name] for o in kernel.inputs()}
-        self.signature = _signature(item.call)
+        self.signature = signature_of(item.call)
         # id of a tensor whose values were looked at -> (the tensor, its version, one past its largest value)
         self._seen: dict[int, tuple[weakref.ref[Any], int, int | None]] = {}
 
@@ -114,10 +113,3 @@ def _check_finite(kernel: Kernel, operand: Operand, bits: Any) -> None:
             f"{kernel.id}: {operand.name}{place} is {float(values[bad].ravel()[0])!r}; the kernel is defined for finite"
             " values only"
         )
-
-
-def _signature(call: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(body_of(call))
-    except (TypeError, ValueError):
-        return None

@@ -33,7 +33,7 @@ from contract.judge import PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
 from contract.worker import Worker, warm_up
 
-# Workers that a judge keeps: a contract's implementations, its planted and the automatic controls.
+# Workers that a judge keeps: a contract's implementations and its planted controls.
 WORKERS = 6
 # glibc, malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -80,22 +80,15 @@ class Judge:
             )
             self.emit({"result": vars(result), "row": row})
 
-    def _worker_for(
-        self, kernel: Kernel, check: Mapping[str, Any], item: Implementation | Control | None
-    ) -> Worker:
-        """The worker of an implementation, of a contract's planted controls of one colour, or of the automatic ones.
+    def _worker_for(self, kernel: Kernel, item: Implementation | Control) -> Worker:
+        """The worker of an implementation, or of a contract's planted controls of one colour.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
         spoil another. A function that serves several kernels (parameters, profiles) is one target; controls share a
-        worker while none of them changes what they share (contract.engines.state). Automatic controls are the
-        reference's own arithmetic and leave nothing behind.
+        worker while none of them changes what they share (contract.engines.state).
         """
-        imports = () if item is None else item.requires
-        key: tuple[Any, ...] = ("automatic",)
-        if isinstance(item, Implementation):
-            key = (kernel.contract.name, id(item.call), imports)
-        elif item is not None:
-            key = (kernel.contract.name, item.colour, imports)
+        owner = id(item.call) if isinstance(item, Implementation) else item.colour
+        key = (kernel.contract.name, owner, item.requires)
         worker = self.workers.pop(key, None)
         if worker is None:
             while len(self.workers) >= WORKERS:
@@ -108,7 +101,7 @@ class Judge:
                 memory=self.options["memory"],
                 sys_path=list(sys.path),
             )
-            worker.imports = imports
+            worker.imports = item.requires
         self.workers[key] = worker
         return worker
 
@@ -155,7 +148,7 @@ class Judge:
             finally:
                 if subject.touched:
                     # the next target must not find what this one left
-                    subject.worker.close()
+                    subject.close()
         except ContractError as error:
             return replace(base, outcome="fail", detail=str(error)), None
         except MemoryError:
@@ -201,7 +194,7 @@ class Judge:
         ):
             # layouts and threads mean nothing to a reading of the reference
             launches = (PLAIN,)
-        worker = self._worker_for(kernel, check, item)
+        worker = None if item is None else self._worker_for(kernel, item)
         subject = Subject(
             kernel, target, worker, launches=launches, seed=self.options["seed"], **extra
         )
@@ -230,7 +223,7 @@ class Judge:
                 row = row_of(base.id, finding.case, tally.detail)
         if not result.good:
             # what it did to torch or to this package must not meet the next target
-            subject.worker.close()
+            subject.close()
         return result, row
 
     def _control(

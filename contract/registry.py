@@ -1,13 +1,16 @@
 """The registry: contracts, implementations and controls by name.
 
 A dictionary for each, a decorator or function to add to it, getters that return copies. A name registered twice is an
-error: it also catches one file imported under two names.
+error: it also catches one file imported under two names. What belongs to a contract is found by its name: workers ask
+for one kernel's at every call.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from contract import orders
@@ -15,10 +18,11 @@ from contract.declare import GATE_NAMES, Contract, Control, Implementation, Laun
 from contract.errors import DeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
+Item = TypeVar("Item", Implementation, Control)
 
 _contracts: dict[str, Contract] = {}
-_implementations: dict[tuple[str, str, str, str], Implementation] = {}
-_controls: dict[tuple[str, str, str, str, str], Control] = {}
+_implementations: dict[str, tuple[Implementation, ...]] = {}
+_controls: dict[str, tuple[Control, ...]] = {}
 _origins: dict[str, str] = {}
 
 
@@ -100,12 +104,15 @@ def implementation(
                 in_place,
                 module,
             )
-            key = (kernel, item.profile, item.name, repr(sorted(served.items())))
-            if key in _implementations:
+            others = _implementations.get(kernel, ())
+            if any(
+                (other.profile, other.name, other.parameters) == (item.profile, item.name, served)
+                for other in others
+            ):
                 raise DeclarationError(
                     f"implementation {kernel}/{item.profile}/{item.name} is registered twice; rename one"
                 )
-            _implementations[key] = item
+            _implementations[kernel] = (*others, item)
         return call
 
     return add
@@ -163,12 +170,16 @@ def _control(
                 dict(order or {}),
                 module,
             )
-            key = (kernel, one, colour, item.name, repr(sorted(served.items())))
-            if key in _controls:
+            others = _controls.get(kernel, ())
+            if any(
+                (other.profile, other.colour, other.name, other.parameters)
+                == (one, colour, item.name, served)
+                for other in others
+            ):
                 raise DeclarationError(
                     f"control {kernel}/{one}/{colour}.{item.name} is registered twice; rename one"
                 )
-            _controls[key] = item
+            _controls[kernel] = (*others, item)
         return call
 
     return add
@@ -214,17 +225,57 @@ def implementations(kernel: str | None = None) -> list[Implementation]:
 
     An implementation without a profile takes its contract's first.
     """
-    found = [item for item in _implementations.values() if kernel is None or item.kernel == kernel]
     return sorted(
-        (_with_profile(item) for item in found),
+        (_with_profile(item) for item in _of(_implementations, kernel)),
         key=lambda i: (i.kernel, i.profile, i.name, repr(i.parameters)),
     )
 
 
 def controls(kernel: str | None = None) -> list[Control]:
     """Registered planted controls, sorted; those of one kernel where named."""
-    found = [item for item in _controls.values() if kernel is None or item.kernel == kernel]
-    return sorted(found, key=lambda c: (c.kernel, c.profile, c.colour, c.name, repr(c.parameters)))
+    return sorted(
+        _of(_controls, kernel),
+        key=lambda c: (c.kernel, c.profile, c.colour, c.name, repr(c.parameters)),
+    )
+
+
+def _of(table: Mapping[str, tuple[Item, ...]], kernel: str | None) -> Iterable[Item]:
+    return chain.from_iterable(table.values()) if kernel is None else table.get(kernel, ())
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far the registry was filled at some time: see `since`."""
+
+    contracts: frozenset[str]
+    implementations: Mapping[str, int]
+    controls: Mapping[str, int]
+
+
+def mark() -> Mark:
+    """How far the registry is filled now."""
+    return Mark(
+        frozenset(_contracts),
+        {kernel: len(items) for kernel, items in _implementations.items()},
+        {kernel: len(items) for kernel, items in _controls.items()},
+    )
+
+
+def since(mark: Mark) -> tuple[list[Contract], list[Implementation], list[Control]]:
+    """What was registered after the mark; it costs what that is, and not what the registry holds."""
+    return (
+        [contract for name, contract in _contracts.items() if name not in mark.contracts],
+        [
+            _with_profile(item)
+            for kernel, items in _implementations.items()
+            for item in items[mark.implementations.get(kernel, 0) :]
+        ],
+        [
+            item
+            for kernel, items in _controls.items()
+            for item in items[mark.controls.get(kernel, 0) :]
+        ],
+    )
 
 
 def get(kernel: str) -> Contract:
@@ -306,8 +357,6 @@ def _check_target(
 def _with_profile(item: Implementation) -> Implementation:
     if item.profile or item.kernel not in _contracts:
         return item
-    from dataclasses import replace
-
     return replace(item, profile=_contracts[item.kernel].profiles[0].name)
 
 

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from contract import registry
 from contract.config import Config
-from contract.declare import Control, Implementation
+from contract.declare import Contract, Control, Implementation
 from contract.errors import SuiteError, UsageError
 
 GROUP = "contract.suites"
@@ -69,13 +69,6 @@ class Registered:
             self.contracts | other.contracts,
             self.implementations | other.implementations,
             self.controls | other.controls,
-        )
-
-    def __sub__(self, other: Registered) -> Registered:
-        return Registered(
-            self.contracts - other.contracts,
-            self.implementations - other.implementations,
-            self.controls - other.controls,
         )
 
 
@@ -176,7 +169,7 @@ def adopt(loaded: Loaded, given: Iterable[Path]) -> None:
         if name not in loaded.modules and str(path) not in loaded.files:
             loaded.files.append(str(path))
         if path in wanted:
-            loaded.chosen[str(path)] = _everything(name)
+            loaded.chosen[str(path)] = _of_module(name)
 
 
 def is_file(name: str) -> bool:
@@ -254,7 +247,7 @@ def _load_file(loaded: Loaded, path: Path) -> Registered:
             loaded.files.append(str(path))
         elif not known.startswith("contract_suite_") and known not in loaded.modules:
             loaded.modules.append(known)
-        return _registered.get(known, Registered()) | _everything(known)
+        return _registered.get(known, Registered()) | _of_module(known)
     name = module_name(path)
 
     def execute() -> ModuleType:
@@ -290,7 +283,7 @@ def _import(
     loaded: Loaded, name: str, run: Callable[[], ModuleType], path: Path | None = None
 ) -> ModuleType | None:
     """Import one suite and note what it registered; None for a client whose package is missing."""
-    before = _everything()
+    before = registry.mark()
     try:
         with _exit_refused():
             module = run()
@@ -302,7 +295,7 @@ def _import(
             loaded.missing[name] = str(getattr(error, "name", ""))
             return None
         raise SuiteError(f"suite {_place(error, name, path)}: {_text(error)}") from error
-    _registered[name] = _registered.get(name, Registered()) | (_everything() - before)
+    _registered[name] = _registered.get(name, Registered()) | _targets(*registry.since(before))
     if path is None:
         loaded.modules.append(name)
     elif str(path) not in loaded.files:
@@ -328,23 +321,23 @@ def _exit_refused() -> Iterator[None]:
         os._exit = leave
 
 
-def _everything(module: str | None = None) -> Registered:
-    """All that is registered; of one module where named, what its functions are registered as."""
+def _of_module(module: str) -> Registered:
+    """All that is registered of one module."""
+    contracts = [c for c in registry.contracts().values() if c.reference.__module__ == module]
+    items = [item for item in registry.implementations() if item.module == module]
+    return _targets(contracts, items, [c for c in registry.controls() if c.module == module])
 
+
+def _targets(
+    contracts: Iterable[Contract], items: Iterable[Implementation], controls: Iterable[Control]
+) -> Registered:
     def target(item: Implementation | Control, name: str) -> Target:
         return Target(item.kernel, item.profile, name, tuple(sorted(item.parameters.items())))
 
-    contracts, items, controls = (
-        registry.contracts().items(),
-        registry.implementations(),
-        registry.controls(),
-    )
     return Registered(
-        frozenset(n for n, c in contracts if module in (None, c.reference.__module__)),
-        frozenset(target(i, i.name) for i in items if module in (None, i.module)),
-        frozenset(
-            target(c, f"{c.colour}.{c.name}") for c in controls if module in (None, c.module)
-        ),
+        frozenset(contract.name for contract in contracts),
+        frozenset(target(i, i.name) for i in items),
+        frozenset(target(c, f"{c.colour}.{c.name}") for c in controls),
     )
 
 

@@ -299,7 +299,7 @@ def _work(calls_fd: int, output_fd: int, attendant: int) -> NoReturn:
         while True:
             header, arrays = read_frame(_calls.fill, 1 << 62)
             restore()
-            reply, results = failure or _answer(header, arrays, config["reply_bytes"])
+            reply, results = failure or answer(header, arrays, config["reply_bytes"])
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()
@@ -375,7 +375,7 @@ def _resolve(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _answer(
+def answer(
     call: Mapping[str, Any], arrays: dict[str, Array], limit: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Outcome and results of one call; nothing that the function raises gets past here."""

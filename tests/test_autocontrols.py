@@ -95,7 +95,7 @@ def test_green_executions_stay_in_the_range_and_red_ones_leave_it(project: Path)
 
 def beyond(kernel: Kernel, case: Case) -> tuple[str, tuple[int, ...]]:
     """Output and place of the one element that null-one-ulp-beyond moves, one step out of its range."""
-    out = autocontrols.runner(kernel, "red.null-one-ulp-beyond", 0)(case, {})
+    out = autocontrols.run(kernel, "red.null-one-ulp-beyond", case, 0)
     right, allowed = autocontrols.nominal(kernel, case), case_range(kernel, case)
     (moved,) = [
         (name, tuple(int(i) for i in place))
@@ -141,7 +141,7 @@ def test_one_ulp_beyond_moves_another_row_where_none_of_the_first_can(project: P
     # rows of NaN only: nothing is beyond them
     assert beyond(kernel, make_case(kernel, {"rows": 4, "d": 4}, {"x": x})) == ("out", (3, 0))
     nowhere = make_case(kernel, {"rows": 2, "d": 4}, {"x": x[:2]})
-    out = autocontrols.runner(kernel, "red.null-one-ulp-beyond", 0)(nowhere, {})["out"]
+    out = autocontrols.run(kernel, "red.null-one-ulp-beyond", nowhere, 0)["out"]
     np.testing.assert_array_equal(out, autocontrols.nominal(kernel, nowhere)["out"])
 
 
@@ -177,10 +177,10 @@ def test_null_kernels_of_different_cases_do_not_share_their_start(project: Path)
         k, c = cases[turn]
         # each is asked twice: made, and kept
         for _ in range(2):
-            rolled = autocontrols.runner(k, "red.null-previous-row", 0)(c, {})["out"]
+            rolled = autocontrols.run(k, "red.null-previous-row", c, 0)["out"]
             np.testing.assert_array_equal(rolled, np.roll(right[turn], 1, 0))
             # what this one moves stays its own
-            autocontrols.runner(k, "red.null-one-ulp-beyond", 0)(c, {})
+            autocontrols.run(k, "red.null-one-ulp-beyond", c, 0)
             np.testing.assert_array_equal(autocontrols._right(k, c)["out"], right[turn])
 
 
@@ -278,5 +278,5 @@ def test_every_automatic_control_runs_by_its_name(project: Path) -> None:
     kernel = find("scaled")
     case = typical_case(kernel, {"rows": 2, "d": 4}, 0)
     for auto in autocontrols.automatic(kernel):
-        run = autocontrols.runner(kernel, f"{auto.colour}.{auto.name}", 0)
-        assert run(case, {})["out"].shape == (2, 4)
+        out = autocontrols.run(kernel, f"{auto.colour}.{auto.name}", case, 0)
+        assert out["out"].shape == (2, 4)

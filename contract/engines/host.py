@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -75,30 +76,24 @@ def run(
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
     launch = Launch(**payload["launch"])
     case = Case(payload["shape"], arrays, payload["scalars"])
-    target = payload["target"]
-    if target["kind"] == "auto":
-        from contract import autocontrols
-
-        runner = autocontrols.runner(kernel, target["name"], payload.get("seed", 0))
-    else:
-        call, in_place = resolve(kernel, target)
-        runner = _torch_runner(
-            kernel,
-            call,
-            in_place,
-            launch,
-            payload.get("poison", "finite"),
-            twice=bool(payload.get("twice")),
-        )
-        torch.set_num_threads(launch.threads)
+    call, in_place = resolve(kernel, payload["target"])
+    runner = _torch_runner(
+        kernel,
+        call,
+        in_place,
+        launch,
+        payload.get("poison", "finite"),
+        twice=bool(payload.get("twice")),
+    )
+    torch.set_num_threads(launch.threads)
     report: dict[str, Any] = {"bad": "", "changed": [], "around": []}
-    before = state.baseline() if target["kind"] != "auto" else None
+    before = state.baseline()
     try:
         outputs = _in_batches(kernel, case, launch.batch, runner, report)
     except BadOutput as error:
         report["bad"], report["unfit"] = str(error), isinstance(error, Unfit)
         outputs = {}
-    report["touched"] = before is not None and state.differs(before)
+    report["touched"] = state.differs(before)
     return report, outputs
 
 
@@ -174,6 +169,23 @@ def body_of(call: Callable[..., Any]) -> Callable[..., Any]:
     return forward if callable(forward) and not inspect.isfunction(call) else call
 
 
+def signature_of(call: Callable[..., Any]) -> inspect.Signature | None:
+    """What the callable takes; None where it does not say. It is asked at every call, and read once."""
+    try:
+        return _signature(call)
+    except TypeError:
+        # one that cannot be hashed
+        return _signature.__wrapped__(call)
+
+
+@functools.lru_cache(256)
+def _signature(call: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(body_of(call))
+    except (TypeError, ValueError):
+        return None
+
+
 class _Fits:
     """Refuses a callable that does not take what the contract passes, before it is called."""
 
@@ -185,9 +197,8 @@ class _Fits:
         if self.checked:
             return
         self.checked = True
-        try:
-            signature = inspect.signature(body_of(self.call))
-        except (TypeError, ValueError):
+        signature = signature_of(self.call)
+        if signature is None:
             return
         try:
             signature.bind(**arguments)
@@ -200,15 +211,13 @@ class _Fits:
 
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:
     """The enumerated parameters that the callable's signature names (all of them where it takes **kwargs)."""
-    try:
-        signature = inspect.signature(body_of(call)).parameters
-    except (TypeError, ValueError):
+    found = signature_of(call)
+    if found is None:
         return {}
-    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
-    given = {
-        key: value for key, value in kernel.parameters.items() if takes_all or key in signature
-    }
-    if "profile" in signature:
+    named = found.parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in named.values())
+    given = {key: value for key, value in kernel.parameters.items() if takes_all or key in named}
+    if "profile" in named:
         # one function that serves several profiles is told which
         given["profile"] = kernel.profile.name
     return given

@@ -12,6 +12,8 @@ def run(bench: Bench, subject: Subject) -> Tally:
     kernel = bench.kernel
     case = bench.cases("limits")[0]
     payload = subject.payload(case, PLAIN, "finite")
+    # no automatic control is judged by resources
+    assert subject.worker is not None
     reply = subject.worker.call("contract.engines.host:measure", payload, dict(case.operands))
     if reply.outcome != "ok":
         return tally.stop("crash" if reply.outcome == "exception" else reply.outcome, reply.detail)
