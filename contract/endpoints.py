@@ -36,6 +36,8 @@ MAY, ONLY = 1, 2
 #: Bounds of magnitudes, all of them calm.
 Span = tuple[float, float]
 
+_HEAD = 1024
+
 # Significand bits of an interval of which nothing is known.
 WIDE_BITS = 53
 
@@ -163,13 +165,19 @@ def collapse(
     lo: Array, hi: Array, nan: Array | None, *, narrow: bool, raw: bool = False
 ) -> Interval:
     """The interval, with one array where the ends coincide bit for bit."""
-    if (
-        lo is not hi
-        and lo.shape == hi.shape
-        and np.array_equal(lo.view(np.int64), hi.view(np.int64))
-    ):
+    if lo is not hi and lo.shape == hi.shape and _same_bits(lo, hi):
         hi = lo
     return Interval(lo, hi, nan, narrow=narrow, raw=raw)
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape hold the same bits; most that do not differ among their first elements."""
+    a, b = a.view(np.int64), b.view(np.int64)
+    if a.size > 4 * _HEAD and a.flags.c_contiguous and b.flags.c_contiguous:
+        a, b = a.reshape(-1), b.reshape(-1)
+        if not np.array_equal(a[:_HEAD], b[:_HEAD]):
+            return False
+    return np.array_equal(a, b)
 
 
 def join_nan(*parts: Array | None) -> Array | None:

@@ -268,7 +268,9 @@ def _outward_twice(x: Interval) -> Interval:
 
 def square(a: Interval, free: Freedom) -> Interval:
     """a^2: never negative, though the product of two ranges that straddle zero would be."""
-    m = absolute(flushed(a, free))
+    a = flushed(a, free)
+    # one value is squared with its sign
+    m = a if a.same and a.narrow else absolute(a)
     with np.errstate(over="ignore"):
         lo = np.asarray(m.lo * m.lo)
         hi = lo if m.same else np.asarray(m.hi * m.hi)

@@ -21,7 +21,7 @@ from contract.sets import Allowed, Choices, OutputSet, placed
 
 # Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
 # bounded whatever the shape.
-CHUNK = 1 << 16
+CHUNK = 1 << 17
 
 
 @dataclass
