@@ -22,11 +22,11 @@ _NAN, _INF = mpmath.mpf("nan"), mpmath.mpf("inf")
 
 
 def _objects(values: Any) -> Array:
+    """The values as 200-bit numbers; each that occurs is made once (codes and 16-bit values recur)."""
     a = np.asarray(values, np.float64)
-    flat = np.empty(a.size, object)
-    for i, value in enumerate(a.ravel()):
-        flat[i] = mpmath.mpf(float(value))
-    return flat.reshape(a.shape)
+    different, places = np.unique(a.ravel(), return_inverse=True)
+    made = np.fromiter(map(mpmath.mpf, different.tolist()), object, different.size)
+    return made[places].reshape(a.shape)
 
 
 class AuditReading(Reading):
@@ -188,7 +188,5 @@ def _divide(x: Any, y: Any) -> Any:
 
 def _elementwise(f: Callable[..., Any], *arrays: Array) -> Array:
     wide = np.broadcast_arrays(*arrays)
-    out = np.empty(wide[0].shape, object)
-    for index in np.ndindex(*wide[0].shape):
-        out[index] = f(*(a[index] for a in wide))
-    return out
+    rows = zip(*(a.ravel().tolist() for a in wide), strict=True)
+    return np.fromiter((f(*row) for row in rows), object, wide[0].size).reshape(wide[0].shape)
