@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Products held at a time.
 PIECE = 1 << 22
+# Running sums side by side, where one would take too many steps.
+LANES = 32
 KINDS = ("pairwise", "sequential", "reversed", "sorted", "shuffled", "lanes", "tree")
 
 
@@ -83,14 +85,21 @@ class Draw:
         return np.asarray(x[..., 0])
 
     def _running(self, x: Array) -> Array:
-        """One after the other."""
+        """One after the other; a long sum in which every step draws, in lanes."""
         acc, choice = self.acc, self.choice
         if acc.name == "fp32" and not (choice.wide or choice.ftz):
             narrow = x.astype(np.float32)
             if np.array_equal(narrow, x, equal_nan=True):
                 return np.asarray(np.add.accumulate(narrow, axis=-1)[..., -1], np.float64)
+        n = x.shape[-1]
+        if n > 8 * LANES:
+            # A step is a handful of NumPy calls, however few sums there are: of a long sum, lanes that are added up side
+            # by side and then one after the other. That is no deeper.
+            each = n // LANES
+            lanes = x[..., : each * LANES].reshape(*x.shape[:-1], LANES, each)
+            return self._running(np.concatenate([self._running(lanes), x[..., each * LANES :]], -1))
         total = np.asarray(x[..., 0])
-        for k in range(1, x.shape[-1]):
+        for k in range(1, n):
             total = self.step(total + x[..., k])
         return total
 

@@ -27,7 +27,7 @@ from soundness import (
 from contract.endpoints import Array, Freedom, Interval, point
 from contract.errors import DeclarationError
 from contract.orders import FP32, AnyOrder, Chunks, Mma, Order, Tree, accumulator
-from contract.product_samples import dot_sample
+from contract.product_samples import Draw, dot_sample
 from contract.products import dot_range, tree_dot
 from contract.readings.audit import AuditReading
 from contract.readings.range import RangeReading
@@ -398,3 +398,10 @@ def test_zero_times_anything_is_an_exact_zero_of_either_sign() -> None:
     assert r.lo[0, 0] == r.hi[0, 0] == 0
     assert np.signbit(r.lo[0, 0])
     assert not np.signbit(r.hi[0, 0])
+
+
+@pytest.mark.parametrize("n", [256, 257, 999, 20_000])
+def test_a_long_running_sum_adds_every_term_once(n: int) -> None:
+    x = np.random.default_rng(n).integers(-50, 50, (3, n)).astype(np.float64)
+    draw = Draw(FP32, Choice(wide=0.5, ftz=0.5), np.random.default_rng(0))
+    assert np.array_equal(draw._running(x), x.sum(axis=-1))
