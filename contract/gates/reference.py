@@ -342,9 +342,14 @@ def _shares(
 ) -> dict[str, float]:
     out: dict[str, int] = {}
     total: dict[str, int] = {}
+    observed: set[str] = set()
     for name, case, ranges in cases:
+        if name in observed and out[name]:
+            # ranges that continue from observed stages are computed anew for every fault: until one shows it
+            continue
         outputs = outputs_of(case)
         if observing(kernel, outputs) is not None:
+            observed.add(name)
             ranges = [_observed(kernel, case, outputs, k) or one for k, one in enumerate(ranges)]
         # a launch is refused only if every alternative refuses it
         refused = min(
