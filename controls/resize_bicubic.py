@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract import green, red
 from contract.kernels.resize_bicubic import one_pass, resize_bicubic_torch
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     torch = lazy("torch")
+
+
+#: The faults of one order are those of the other; `across_before_down` tells them apart.
+ACROSS: dict[str, Any] = {"first": "across"}
 
 
 def sums(pixels: Tensor, first: Tensor, table: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ def twice(
 # -- rounding
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def first_pass_not_rounded(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -49,7 +53,7 @@ def first_pass_not_rounded(
     return twice(image, left, across, top, down, 0.0)
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def first_pass_to_a_quarter(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -57,7 +61,7 @@ def first_pass_to_a_quarter(
     return twice(image, left, across, top, down, 0.25)
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def truncated(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor) -> Tensor:
     """The half is not added before the shift."""
     wide = (sums(image.permute(0, 1, 3, 2), left, across) / 2.0**BITS).floor().clamp(0, 255)
@@ -65,7 +69,7 @@ def truncated(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Te
     return out.permute(0, 3, 1, 2).to(torch.uint8).contiguous()
 
 
-@red("resize_bicubic", profile="fixed_point", gate="exact")
+@red("resize_bicubic", profile="fixed_point", gate="exact", **ACROSS)
 def wraps(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor) -> Tensor:
     """What lies beyond 0 or 255 keeps its low eight bits."""
     wide = one_pass(image.permute(0, 1, 3, 2).int(), left, across)
@@ -73,7 +77,7 @@ def wraps(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
     return (total >> BITS).permute(0, 3, 1, 2).to(torch.uint8).contiguous()
 
 
-@red("resize_bicubic", profile="fixed_point", gate="exact")
+@red("resize_bicubic", profile="fixed_point", gate="exact", **ACROSS)
 def clipped_at_the_end_alone(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -83,7 +87,7 @@ def clipped_at_the_end_alone(
     return out.permute(0, 3, 1, 2).to(torch.uint8).contiguous()
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def weights_of_eight_bits(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -95,17 +99,23 @@ def weights_of_eight_bits(
 # -- order and edges
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def down_before_across(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
     """The other pass comes first; without the rounding between them it would not matter."""
-    turned = image.transpose(1, 2)
-    out = resize_bicubic_torch(turned, top, down, left, across)
-    return out.transpose(1, 2).contiguous()
+    return resize_bicubic_torch(image, left, across, top, down, first="down")
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", first="down")
+def across_before_down(
+    image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
+) -> Tensor:
+    """Pillow up to 12, where 13 begins with the pass down."""
+    return resize_bicubic_torch(image, left, across, top, down)
+
+
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def edge_repeated(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor) -> Tensor:
     """Taps past the edge read the last pixel."""
     last = image[:, -1:].expand(-1, down.shape[1], -1, -1)
@@ -114,7 +124,7 @@ def edge_repeated(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down
     return resize_bicubic_torch(torch.cat([longer, side], 2), left, across, top, down)
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def one_pixel_further(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -123,7 +133,7 @@ def one_pixel_further(
     return resize_bicubic_torch(image, moved, across, top, down)
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def last_tap_dropped(
     image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
 ) -> Tensor:
@@ -131,7 +141,7 @@ def last_tap_dropped(
     return resize_bicubic_torch(image, left, across[:, :-2], top, down[:, :-2])
 
 
-@red("resize_bicubic", profile="fixed_point", gate="shapes")
+@red("resize_bicubic", profile="fixed_point", gate="shapes", **ACROSS)
 def codes_signed(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor) -> Tensor:
     """Codes from 128 on are read as negative numbers."""
     wide = one_pass(image.view(torch.int8).permute(0, 1, 3, 2).int(), left, across)
@@ -142,7 +152,7 @@ def codes_signed(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down:
 # -- legal variants
 
 
-@green("resize_bicubic", profile="fixed_point")
+@green("resize_bicubic", profile="fixed_point", **ACROSS)
 def in_float64(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor) -> Tensor:
     """Exact sums in float64, in any order."""
     return twice(image, left, across, top, down)
@@ -150,8 +160,11 @@ def in_float64(image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: T
 
 @green("resize_bicubic", profile="fixed_point")
 def channel_by_channel(
-    image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
+    image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor, *, first: str
 ) -> Tensor:
     """One colour at a time."""
-    parts = [resize_bicubic_torch(c, left, across, top, down) for c in image.split(1, dim=-1)]
+    parts = [
+        resize_bicubic_torch(c, left, across, top, down, first=first)
+        for c in image.split(1, dim=-1)
+    ]
     return torch.cat(parts, -1)

@@ -61,6 +61,11 @@ def bicubic_table(old: int, new: int) -> tuple[Any, Any]:
     return first.astype(np.int32), fixed_point(weights)
 
 
+def first_pass(high: int, wide: int, tall: int, broad: int) -> str:
+    """The pass that Pillow begins with since version 13; up to 12 it is always the one across."""
+    return "down" if tall < high and high - tall > 2 * (wide - broad) else "across"
+
+
 def typical_table(rng: Any, shape: tuple[int, ...]) -> Any:
     """Weights of new pixels anywhere between the old ones."""
     new, reach = shape
@@ -103,7 +108,7 @@ resize_bicubic = register(
     Contract(
         name="resize_bicubic",
         family="vision",
-        summary="an 8-bit image resized with 22-bit weights, across and then down",
+        summary="an 8-bit image resized with 22-bit weights, across and down",
         reference=reference,
         operands=(
             tensor("image", "rows high wide channels", "uint8"),
@@ -113,6 +118,7 @@ resize_bicubic = register(
             weights("down", "tall rise"),
             output("out", "rows tall broad channels", "uint8"),
         ),
+        parameters={"first": ("across", "down")},
         profiles=(
             Profile(
                 "fixed_point",
@@ -157,9 +163,20 @@ def one_pass(pixels: Tensor, first: Tensor, table: Tensor) -> Tensor:
 
 @implementation("resize_bicubic", name="torch", profile="fixed_point")
 def resize_bicubic_torch(
-    image: Tensor, left: Tensor, across: Tensor, top: Tensor, down: Tensor
+    image: Tensor,
+    left: Tensor,
+    across: Tensor,
+    top: Tensor,
+    down: Tensor,
+    *,
+    first: str = "across",
 ) -> Tensor:
     """int32 sums, one tap at a time for all new pixels."""
-    wide = one_pass(image.permute(0, 1, 3, 2).int(), left, across)
-    out = one_pass(wide.permute(0, 3, 2, 1), top, down)
-    return out.permute(0, 3, 1, 2).to(torch.uint8).contiguous()
+    pixels = image.permute(0, 3, 1, 2).int()
+    if first == "down":
+        narrow = one_pass(pixels.mT, top, down)
+        out = one_pass(narrow.mT, left, across)
+    else:
+        narrow = one_pass(pixels, left, across)
+        out = one_pass(narrow.mT, top, down).mT
+    return out.permute(0, 2, 3, 1).to(torch.uint8).contiguous()

@@ -17,8 +17,9 @@ def resize_bicubic(
     across: Quantity,
     top: Quantity,
     down: Quantity,
+    first: str,
 ) -> Quantity:
-    """Two passes of weighted sums of pixels, across and then down, each rounded to 8 bits.
+    """Two passes of weighted sums of pixels, one across and one down, each rounded to 8 bits.
 
         pass(p)[i] = clip((2^21 + sum over t of p[first[i] + t] weight[i, t]) >> 22, 0, 255)
 
@@ -29,17 +30,22 @@ def resize_bicubic(
         image: (rows, high, wide, channels) uint8; a row of the contract is one image.
         left: (broad,) int32, the first column of each new one; across: (broad, reach) int32, its weights.
         top: (tall,) int32, the first line of each new one; down: (tall, rise) int32, its weights.
+        first: the pass that comes first, 'across' or 'down'; the rounding between them tells the orders apart.
 
     Rounding points:
         out: the second pass, half up, clipped to 0 .. 255. The first pass is rounded alike, in integers.
 
-    Source: Pillow, src/libImaging/Resample.c (ImagingResampleHorizontal_8bpc, PRECISION_BITS).
+    Source: Pillow, src/libImaging/Resample.c (ImagingResampleHorizontal_8bpc, PRECISION_BITS); its
+    pull request 9549 for the order (Pillow 13).
     """
-    pixels = r.integers(image)
-    first = weighted(pixels.swapaxes(2, 3), r.integers(left), r.integers(across))
-    narrow = np.clip((first + (1 << (BITS - 1))) >> BITS, 0, 255)
-    second = weighted(narrow.transpose(0, 3, 2, 1), r.integers(top), r.integers(down))
-    exact = r.exactly(second.transpose(0, 3, 1, 2) / 2.0**BITS)
+    # (rows, channels, lines, columns); the pass down is one across the turned image
+    pixels = np.moveaxis(r.integers(image), 3, 1)
+    passes = [(3, left, across), (2, top, down)]
+    for axis, start, weights in passes if first == "across" else passes[::-1]:
+        total = weighted(np.moveaxis(pixels, axis, 3), r.integers(start), r.integers(weights))
+        total = np.moveaxis(total, 3, axis)
+        pixels = np.clip((total + (1 << (BITS - 1))) >> BITS, 0, 255)
+    exact = r.exactly(np.moveaxis(total, 1, 3) / 2.0**BITS)
     # half up and half away differ below 0 only, where both are clipped to 0
     return r.round("out", exact, mode="half_away")
 

@@ -193,7 +193,7 @@ GFLOAT_MODES = {
 
 
 def gfloat_format(name: str) -> Any:
-    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [formats]")
+    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [test]")
     if name in GFLOAT:
         return getattr(pytest.importorskip("gfloat.formats"), GFLOAT[name])
     domain = gfloat.Domain.Extended if FACTS[name][3] else gfloat.Domain.Finite
@@ -205,7 +205,7 @@ def gfloat_format(name: str) -> Any:
 @pytest.mark.parametrize("mode", GFLOAT_MODES)
 @pytest.mark.parametrize("name", FACTS)
 def test_gfloat_rounds_the_same(name: str, mode: Any) -> None:
-    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [formats]")
+    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [test]")
     info = gfloat_format(name)
     x = boundaries(name)
     rounding = getattr(gfloat.RoundMode, GFLOAT_MODES[mode])
@@ -223,7 +223,7 @@ def test_gfloat_rounds_the_same(name: str, mode: Any) -> None:
 
 @pytest.mark.parametrize("name", TABLED)
 def test_gfloat_decodes_the_same(name: str) -> None:
-    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [formats]")
+    gfloat = pytest.importorskip("gfloat", reason="gfloat is an extra: [test]")
     codes = np.arange(2 ** get(name).bits)
     theirs = gfloat.decode_ndarray(gfloat_format(name), codes)
     assert_same(decode(codes, name), theirs, codes.astype(np.float64))

@@ -89,7 +89,7 @@ ML_DTYPES = {
 def test_ml_dtypes_narrow_through_float32(
     fmt: str, x: float, expected: float, twice: float
 ) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is an extra: [formats]")
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is an extra: [test]")
     dtype = getattr(ml_dtypes, ML_DTYPES[fmt])
 
     def theirs() -> float:

@@ -9,15 +9,20 @@ import pytest
 import torch
 
 from contract.case import find, make_case
-from contract.kernels.resize_bicubic import bicubic_table, reach_of, resize_bicubic_torch
+from contract.kernels.resize_bicubic import (
+    bicubic_table,
+    first_pass,
+    reach_of,
+    resize_bicubic_torch,
+)
 from contract.ranges import case_range
 
-KERNEL = find("resize_bicubic", "fixed_point")
 ONE = 1 << 22
 
 
-def refused(image: Any, out: Any) -> int:
+def refused(image: Any, out: Any, first: str = "across") -> int:
     """How many pixels of an image (high, wide, channels) resized to that are not allowed."""
+    kernel = find("resize_bicubic", "fixed_point", {"first": first})
     (high, wide, channels), (tall, broad, _) = image.shape, out.shape
     left, across = bicubic_table(wide, broad)
     top, down = bicubic_table(high, tall)
@@ -26,7 +31,7 @@ def refused(image: Any, out: Any) -> int:
         "channels": channels, "reach": across.shape[1], "rise": down.shape[1],
     }  # fmt: skip
     values = {"image": image[None], "left": left, "across": across, "top": top, "down": down}
-    allowed = case_range(KERNEL, make_case(KERNEL, shape, values))["out"]
+    allowed = case_range(kernel, make_case(kernel, shape, values))["out"]
     return int(allowed.refused(out[None].astype(np.uint8)).sum())
 
 
@@ -102,13 +107,36 @@ def test_torch_filters_alike_to_one_level(sizes: tuple[int, int, int, int]) -> N
     assert refused(image, rounded) > 0
 
 
-@pytest.mark.parametrize("sizes", [(20, 30, 9, 12), (9, 7, 21, 20), (160, 120, 96, 96)])
+# high, wide, tall, broad; the last two are one line to either side of the rule
+SIZES = [
+    (20, 30, 9, 12), (9, 7, 21, 20), (160, 120, 96, 96), (96, 128, 48, 48), (40, 40, 20, 50),
+    (49, 40, 20, 26), (48, 40, 20, 26),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 def test_pillow_gives_these_bits(sizes: tuple[int, int, int, int]) -> None:
-    pillow = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pillow = pytest.importorskip("PIL.Image", reason="Pillow is an extra: [formats]")
     high, wide, tall, broad = sizes
     image = np.random.default_rng(11).integers(0, 256, (high, wide, 3)).astype(np.uint8)
-    theirs = pillow.fromarray(image).resize((broad, tall), pillow.Resampling.BICUBIC)
-    assert refused(image, np.asarray(theirs)) == 0
+    theirs = np.asarray(pillow.fromarray(image).resize((broad, tall), pillow.Resampling.BICUBIC))
+    since_13 = int(pillow.__version__.partition(".")[0]) >= 13
+    order = first_pass(*sizes) if since_13 else "across"
+    assert refused(image, theirs, order) == 0
+    assert refused(image, theirs, "across" if order == "down" else "down") > 0
+
+
+def test_a_tall_image_is_narrowed_downwards_first() -> None:
+    orders = [first_pass(*sizes) for sizes in SIZES]
+    assert orders == ["across", "across", "down", "across", "down", "down", "across"]
+
+
+def test_the_rounding_between_the_passes_tells_their_order() -> None:
+    """0 1 over 0 3: across 1 (a half) and 2 (one and a half), whose mean rounds to 2; down 0 and 2, whose mean is 1."""
+    image = np.array([[0, 1], [0, 3]], np.uint8)[..., None]
+    for order, right, wrong in (("across", 2, 1), ("down", 1, 2)):
+        assert refused(image, np.array([[[right]]]), order) == 0
+        assert refused(image, np.array([[[wrong]]]), order) == 1
 
 
 def test_tables_reach_over_the_filter_and_not_past_the_edge() -> None:
