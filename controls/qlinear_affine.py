@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract import green, red
 from contract.controls.embed_affine import big_endian_fields, whole_word_fields
 from contract.kernels.affine_packing import affine_values, unpack
+from contract.kernels.clients.mlx_arrays import NEEDS, on_cpu
 from contract.lazy import lazy
 
 if TYPE_CHECKING:
+    import mlx.core as mx
     import torch
 else:
-    torch = lazy("torch")
+    mx, torch = lazy("mlx.core"), lazy("torch")
 
 BOTH = ("dequantised", "fused")
 
@@ -143,6 +145,16 @@ def tile_of_64_columns(
     again = torch.arange(words.shape[0]) % 64
     codes = unpack(words[again], int(bits))
     return product(x, weights(codes, scales[again], biases[again]))
+
+
+@red("qlinear_affine", profile=BOTH, gate="exact", requires=NEEDS)
+def mlx_quantized_matmul(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, *, bits: str
+) -> Any:
+    """mlx.quantized_matmul on the CPU: weights, products and sums are all bf16."""
+    group = x.shape[-1] // scales.shape[-1]
+    how = {"group_size": group, "bits": int(bits)}
+    return on_cpu(mx.quantized_matmul, x, words, scales, biases, **how)
 
 
 @green("qlinear_affine", profile="fused")
