@@ -18,6 +18,7 @@ from contract.kernels.affine_packing import (
     pack,
     unpack,
 )
+from contract.kernels.clients.mlx_affine import dequantize
 from contract.references.bit_streams import bit_fields, fp16_at
 
 #: Words of 32 codes (11 i + 1) mod 2^bits.
@@ -126,7 +127,7 @@ def test_groups_are_of_32_64_or_128() -> None:
 
 
 def test_mlx_reads_the_same_values() -> None:
-    mx = pytest.importorskip("mlx.core")
+    mx = pytest.importorskip("mlx.core", reason="mlx is an extra: [formats]")
     rng = np.random.default_rng(0)
     for bits, group in itertools.product(WIDTHS, (32, 64, 128)):
         codes = torch.from_numpy(rng.integers(0, 1 << bits, (4, 256)))
@@ -136,3 +137,19 @@ def test_mlx_reads_the_same_values() -> None:
         given = (mx.array(words.numpy().view(np.uint32)), mx.array(scales.numpy()))
         theirs = mx.dequantize(*given, given[1], group_size=group, bits=bits)
         assert np.array_equal(np.array(theirs), ours.numpy()), (bits, group)
+
+
+def test_mlx_rounds_twice_in_bf16_on_the_cpu() -> None:
+    pytest.importorskip("mlx.core", reason="mlx is an extra: [formats]")
+    rng = np.random.default_rng(1)
+    for bits, group in itertools.product(WIDTHS, (32, 64, 128)):
+        words = pack(torch.from_numpy(rng.integers(0, 1 << bits, (4, 256))), bits)
+        scales, biases = (
+            torch.from_numpy(rng.standard_normal((4, 256 // group), np.float32)).bfloat16()
+            for _ in range(2)
+        )
+        codes = unpack(words, bits)
+        ours = affine_values(codes, scales, biases, each_op=True).bfloat16()
+        assert torch.equal(dequantize(words, scales, biases, bits=str(bits)), ours), (bits, group)
+        once = affine_values(codes, scales, biases).bfloat16()
+        assert not torch.equal(once, ours)

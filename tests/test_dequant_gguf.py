@@ -95,7 +95,7 @@ def test_what_is_no_row_of_blocks_is_refused() -> None:
 
 
 def test_the_gguf_package_reads_the_same_values() -> None:
-    quants = pytest.importorskip("gguf.quants")
+    quants = pytest.importorskip("gguf.quants", reason="gguf is an extra: [formats]")
     types = pytest.importorskip("gguf").GGMLQuantizationType
     rng = np.random.default_rng(0)
     for kind, size in (("q4_1", 20), ("q8_0", 34)):

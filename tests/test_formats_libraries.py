@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from contract.exactround import round_fraction, round_mpf
-from contract.formats import decode, encode, round_to
+from contract.formats import decode, encode, get, round_to
 
 # format, input, the right value, what a conversion through float32 gives
 TWICE = [
@@ -170,3 +170,54 @@ def test_nans_are_one_class_whatever_their_bits() -> None:
     for fmt, bits in (("bf16", 0xFFFF), ("bf16", 0xFFC0), ("fp16", 0x7C01)):
         assert np.isnan(decode(bits, fmt))
     assert encode(np.nan, "bf16") == 0x7FC0
+
+
+# -- all codes, and all bf16 values
+
+CODES = {
+    **ML_DTYPES,
+    "e8m0": "float8_e8m0fnu",
+    "int4": "int4",
+    "uint4": "uint4",
+}
+EVERY_BF16 = decode(np.arange(1 << 16, dtype=np.uint16), "bf16")
+
+
+def same(got: Any, expected: Any) -> None:
+    """Equal values, zeros with their signs, NaN as a class."""
+    np.testing.assert_array_equal(got, expected)
+    zero = np.equal(expected, 0)
+    np.testing.assert_array_equal(np.signbit(got)[zero], np.signbit(expected)[zero])
+
+
+@pytest.mark.parametrize("fmt", CODES)
+def test_ml_dtypes_reads_every_code_alike(fmt: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is an extra: [test]")
+    bits = get(fmt).bits
+    codes = np.arange(1 << bits, dtype=np.uint16 if bits == 16 else np.uint8)
+    with np.errstate(invalid="ignore"):
+        theirs = codes.view(getattr(ml_dtypes, CODES[fmt])).astype(np.float64)
+    same(decode(codes, fmt), theirs)
+
+
+@pytest.mark.parametrize("fmt", ["e5m2", "e4m3fn", "e4m3fnuz", "e2m1"])
+def test_ml_dtypes_rounds_every_bf16_value_alike(fmt: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is an extra: [test]")
+    # e2m1 has no NaN: what becomes of one is not compared
+    x = EVERY_BF16[~np.isnan(EVERY_BF16)] if fmt == "e2m1" else EVERY_BF16
+    with np.errstate(invalid="ignore", over="ignore"):
+        theirs = x.astype(np.float32).astype(getattr(ml_dtypes, ML_DTYPES[fmt])).astype(np.float64)
+    same(round_to(x, fmt, overflow="saturate" if fmt == "e2m1" else None), theirs)
+
+
+def test_mlx_has_the_same_e4m3_and_saturates() -> None:
+    mx = pytest.importorskip("mlx.core", reason="mlx is an extra: [formats]")
+    codes = np.arange(256, dtype=np.uint8)
+    same(decode(codes, "e4m3fn"), np.array(mx.from_fp8(mx.array(codes), mx.float32)))
+    x = EVERY_BF16[~np.isnan(EVERY_BF16)]
+    with np.errstate(over="ignore"):
+        given = mx.array(x.astype(np.float32)).astype(mx.bfloat16)
+    theirs = decode(np.array(mx.to_fp8(given)), "e4m3fn")
+    same(round_to(x, "e4m3fn", overflow="saturate"), theirs)
+    # a NaN becomes the largest value: no client of `cast`
+    print(f"mlx to_fp8(nan): {decode(np.array(mx.to_fp8(mx.array([np.nan]))), 'e4m3fn')[0]}")

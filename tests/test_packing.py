@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from contract.kernels import packing
+from contract.kernels.w4_gemm import dequantised
 from contract.references.packing import nibbles
 
 # 32 codes (11 i + 1) mod 2^b of b bits, as one little-endian stream
@@ -96,23 +96,80 @@ def test_signed_codes_and_zero_points_as_in_compressed_tensors() -> None:
     assert packing.unpack_zero_points(packed, 4, 10).tolist() == zeros.tolist()
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def compressed_tensors(name: str) -> Any:
+    """A module of the library that defines the packed form."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is an extra: [formats]")
+    return importlib.import_module(f"compressed_tensors.{name}")
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
 def test_the_library_packs_alike(bits: int) -> None:
-    pytest.importorskip("compressed_tensors")
-    compressors = "compressed_tensors.compressors"
-    # the module has moved between versions
-    for place in (
-        f"{compressors}.quantized_compressors.pack_quantized",
-        f"{compressors}.pack_quantized.helpers",
-    ):
-        with contextlib.suppress(ModuleNotFoundError):
-            helpers = importlib.import_module(place)
-            break
-    else:
-        pytest.skip("compressed_tensors is here, its pack_to_int32 is in neither place")
-    codes = np.random.default_rng(bits).integers(-(1 << bits - 1), 1 << bits - 1, (6, 64))
-    theirs = helpers.pack_to_int32(torch.from_numpy(codes.astype(np.int8)), bits)
-    assert theirs.tolist() == packing.pack_signed(codes, bits).tolist()
+    helpers = compressed_tensors("compressors.pack_quantized.helpers")
+    # 70 codes end inside a word
+    codes = np.random.default_rng(bits).integers(-(1 << bits - 1), 1 << bits - 1, (6, 70))
+    signed = torch.from_numpy(codes.astype(np.int8))
+    words = packing.pack_signed(codes, bits)
+    assert helpers.pack_to_int32(signed, bits).tolist() == words.tolist()
+    back = helpers.unpack_from_int32(torch.from_numpy(words), bits, signed.shape)
+    assert torch.equal(back, signed)
+    assert packing.unpack_signed(words, bits, 70).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_library_reads_the_same_weights(bits: int, dtype: torch.dtype) -> None:
+    """(q - z) s in the format of the scales, zero points packed along the outputs."""
+    quantization = compressed_tensors("quantization")
+    packed = compressed_tensors("compressors.pack_quantized.base")
+    rng = np.random.default_rng(bits)
+    (n, k, group), half = (10, 96, 32), 1 << bits - 1
+    codes = rng.integers(-half, half, (n, k))
+    zeros = rng.integers(0, 2 * half, (n, k // group))
+    scales = torch.from_numpy(rng.uniform(0.002, 0.02, zeros.shape)).to(dtype)
+    theirs = packed.PackedQuantizationCompressor.decompress(
+        {
+            "weight_packed": torch.from_numpy(packing.pack_signed(codes, bits)),
+            "weight_scale": scales,
+            "weight_shape": torch.tensor([n, k]),
+            "weight_zero_point": torch.from_numpy(packing.pack_zero_points(zeros, bits)),
+        },
+        quantization.QuantizationScheme(
+            targets=["Linear"],
+            weights=quantization.QuantizationArgs(
+                num_bits=bits, symmetric=False, strategy="group", group_size=group
+            ),
+        ),
+    )["weight"]
+    ours = (codes + half - np.repeat(zeros, group, -1)) * np.repeat(
+        scales.double().numpy(), group, -1
+    )
+    assert theirs.dtype == dtype
+    # 8 bits and a sign times 11: the product is exact before it is stored
+    assert torch.equal(theirs, torch.from_numpy(ours).float().to(dtype))
+    if bits == 4:
+        words = torch.from_numpy(packing.pack_signed(codes, bits))
+        assert torch.equal(theirs, dequantised(words, scales, torch.from_numpy(zeros)).to(dtype))
+
+
+def test_the_library_reads_the_nibbles_of_an_awq_checkpoint_in_this_order() -> None:
+    """AutoAWQ packs columns of (in, out) weights and (groups, out) zero points, eight to a word in its own order."""
+    awq = compressed_tensors("entrypoints.convert.converters.autoawq")
+    rng = np.random.default_rng(0)
+    weights, zeros = (
+        torch.from_numpy(rng.integers(-(2**31), 2**31, shape).astype(np.int32))
+        for shape in ((64, 3), (2, 3))
+    )
+    converter = awq.AutoAWQConverter(bits=4, group_size=32)
+    theirs = converter.process(
+        {"layer.qweight": weights, "layer.qzeros": zeros, "layer.scales": torch.ones(2, 24)}
+    )
+    codes, points = (
+        packing.in_column_order(packing.unpack(words, 4, 24)).T for words in (weights, zeros)
+    )
+    assert theirs["layer.weight_packed"].tolist() == packing.pack(codes, 4).tolist()
+    assert (
+        theirs["layer.weight_zero_point"].tolist() == packing.pack_zero_points(points, 4).tolist()
+    )
 
 
 def test_inputs_of_a_reordered_checkpoint_are_brought_together() -> None:

@@ -155,7 +155,7 @@ def test_what_cannot_be_quantised_is_refused(
 
 
 def test_mlx_gives_the_same_words_scales_and_biases() -> None:
-    mx = pytest.importorskip("mlx.core")
+    mx = pytest.importorskip("mlx.core", reason="mlx is an extra: [formats]")
     weight = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 256), np.float32))
     for bits, group in itertools.product(WIDTHS, (32, 64, 128)):
         for dtype, theirs in ((torch.bfloat16, mx.bfloat16), (torch.float16, mx.float16)):

@@ -15,7 +15,7 @@ else:
 # One list for all clients of transformers, so that one process imports it for all workers.
 NEEDS = tuple(
     f"transformers.models.{name}.modeling_{name}"
-    for name in ("gemma", "gemma2", "gemma4", "llama", "qwen3", "qwen3_5")
+    for name in ("gemma", "gemma2", "gemma3", "gemma4", "llama", "qwen3", "qwen3_5")
 )
 
 
