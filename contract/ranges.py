@@ -104,7 +104,7 @@ def evaluate(
     elif isinstance(result, tuple):
         result = dict(zip(names, result, strict=True))
     # a stage is what the contract computes, not the observed bits that the rest continues from
-    values = {name: x.v for name, x in result.items()} | reading.stages
+    values = {name: x.v for name, x in result.items()} | reading.whole_stages()
     if set(values) != set(names):
         raise DeclarationError(
             f"{kernel.id}: the reference returned {sorted(values)}, outputs are {names}"

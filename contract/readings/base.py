@@ -92,6 +92,7 @@ class Reading(Structured):
         # stage -> its value as the contract computes it, the points only it shows, and the bits an implementation gave
         self.stages: dict[str, Any] = {}
         self.stage_points: dict[str, tuple[str, ...]] = {}
+        self.stage_pieces: dict[str, tuple[int, list[Any]]] = {}
         self.observed_values: dict[str, Any] = {}
         self.shared_values: dict[str, tuple[Any, int]] = {}
         self.pins: dict[str, Any] = {}

@@ -26,6 +26,7 @@ class Structured(ABC):
     points_seen: list[str]
     stages: dict[str, Any]
     stage_points: dict[str, tuple[str, ...]]
+    stage_pieces: dict[str, tuple[int, list[Any]]]
     shared_values: dict[str, tuple[Any, int]]
     observed_values: dict[str, Any]
 
@@ -59,6 +60,8 @@ class Structured(ABC):
     def _integers(self, values: Any) -> Any: ...
     @abstractmethod
     def _exactly(self, values: Any) -> Any: ...
+    @abstractmethod
+    def _concat(self, parts: list[Any], axis: int) -> Any: ...
     @abstractmethod
     def _pick_max(self, values: Any, axis: int, nan: str) -> Any: ...
     @abstractmethod
@@ -189,18 +192,41 @@ class Structured(ABC):
         return self.observed(stage, solved)
 
     # -- stages
-    def observed(self, name: str, value: Quantity) -> Quantity:
+    def observed(self, name: str, value: Quantity, *, along: int | None = None) -> Quantity:
         """The stage output `name`: its range is recorded, and what follows starts from the observed bits where the
-        implementation exposes them."""
+        implementation exposes them.
+
+        `along`: the value is the next piece of the stage along this axis (from the end), as of a loop whose every step
+        is judged from what the steps before it gave.
+        """
         if name not in [o.name for o in self.contract.outputs() if o.stage or o.observed]:
             raise DeclarationError(
                 f"contract {self.contract.name}: {name!r} is no stage; declare output({name!r}, ..., stage=True), or"
                 " observed=True where it may not be left out"
             )
         earlier = {p for points in self.stage_points.values() for p in points}
-        self.stage_points[name] = tuple(p for p in self.points_seen if p not in earlier)
-        self.stages[name] = value.v
-        return self.wrap(self._observed(name, value.v))
+        new = tuple(p for p in self.points_seen if p not in earlier)
+        self.stage_points[name] = self.stage_points.get(name, ()) + new
+        if along is None:
+            self.stages[name] = value.v
+            return self.wrap(self._observed(name, value.v))
+        if along >= 0:
+            raise DeclarationError(
+                f"observed({name!r}, along={along}); count axes from the end: -1, -2, ..."
+            )
+        pieces = self.stage_pieces.setdefault(name, (along, []))[1]
+        first = sum(self.wrap(piece).shape[along] for piece in pieces)
+        pieces.append(value.v)
+        if name not in self.observed_values:
+            return value
+        here = slice(first, first + value.shape[along])
+        at = (..., here, *(slice(None),) * (-along - 1))
+        return self.wrap(self.view(self.observed_values[name], lambda a: a[at]))
+
+    def whole_stages(self) -> dict[str, Any]:
+        """Every stage as the contract computes it, pieces put together."""
+        whole = {n: self._concat(parts, axis) for n, (axis, parts) in self.stage_pieces.items()}
+        return self.stages | whole
 
     def shared(self, name: str, value: Quantity, axis: int = -1) -> Quantity:
         """One value that serves a row along `axis`: one fp32 candidate of it must explain the whole row."""
