@@ -86,8 +86,9 @@ def _round_ratio(
     whole, rest = divmod(numerator << max(shift, 0), denominator << max(-shift, 0))
     twice = 2 * rest - (denominator << max(-shift, 0))
     whole += _increment(whole, rest != 0, twice, negative, mode)
-    limit = Fraction(-f.lowest if negative and f.kind != "scale" else f.max)
-    if whole * Fraction(2) ** k > limit:
+    # in integers: a fraction takes ten times as long
+    top, unit = (-f.lowest if negative and f.kind != "scale" else f.max).as_integer_ratio()
+    if (whole * unit) << max(k, 0) > top << max(-k, 0):
         finite = mode in ("toward_zero", "to_odd") or mode == ("up" if negative else "down")
         return _beyond("saturate" if finite else overflow, f, negative)
     if f.kind == "scale" and whole == 0:

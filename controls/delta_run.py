@@ -132,7 +132,7 @@ def rate_dropped(q: T, k: T, v: T, beta: T, g: T, state: T, lengths: T) -> Pair:
     return delta_run_torch(q, k, v, torch.ones_like(beta), g, state, lengths)
 
 
-@red("delta_run", profile=BOTH, gate="exact")
+@red("delta_run", profile=BOTH, gate="shapes")
 def steps_do_not_see_each_other(q: T, k: T, v: T, beta: T, g: T, state: T, lengths: T) -> Pair:
     """A chunk without its correction: every step's memory is that of the first state; updates are added up."""
     total, states, outs = state, [], []

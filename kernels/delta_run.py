@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contract import Contract, Profile, implementation, output, register, tensor
+from contract.kernels.data import full_significands
 from contract.kernels.delta_data import ANY_ORDER, EXP, log_decays, rates, unit_rows
 from contract.kernels.delta_step import correction, read
 from contract.lazy import lazy
@@ -33,8 +34,9 @@ def exact_rows(
 
     Even rows hold integers, and keys may meet: their bits grow by a few a step. Odd rows have keys on supports of their
     own, along which states of 21 bits cancel, and values with bits below the state's last one: what is stored must be
-    rounded, at every step, and one entry of q reads it; every fourth of them overflows, which alone tells a truncated
-    store of fp32. Lengths are of all sizes; padding holds what would spoil a state.
+    rounded, at every step, and one entry of q reads it. Each step's states are a quarter of the last one's, so that its
+    sums are exact beside the bits that are there already. Every fourth of these rows overflows where it is read, which
+    alone tells a truncated store of fp32. Lengths are of all sizes; padding holds what would move a state.
     """
     heads, group, steps, dk, dv = (shape[d] for d in ("heads", "group", "steps", "dk", "dv"))
     parts = dk // 4
@@ -50,10 +52,10 @@ def exact_rows(
         for t in range(steps):
             at = np.flatnonzero(k[row, t])
             small = 2.0 * rng.integers(-8, 8, (group, 4, dv)) + 1.0
-            large = np.floor(rng.uniform(1.25, 1.75, (group, 1, dv)) * 2.0**20)
+            large = np.floor(rng.uniform(1.25, 1.75, (group, 1, dv)) * 2.0 ** (20 - 2 * t))
             turns = np.array([1.0, -1.0, 1.0, -1.0])[None, :, None]
             state[row][:, at] = np.sign(k[row, t, at])[None, :, None] * (turns * large + small)
-            v[row, :, t] = (2.0 * rng.integers(64, 128, (group, dv)) + 1.0) / 128.0
+            v[row, :, t] = full_significands(rng, (group, dv)) * 2.0 ** (-2 * t - 6)
             q[row, t] = 0.0
             size = 2.0**120 if row % 8 == 5 else 2.0 ** rng.integers(0, 3)
             q[row, t, rng.choice(at)] = rng.choice((-size, size))
@@ -108,8 +110,8 @@ delta_run = register(
         exact=exact_rows,
         exact_shapes=(
             {"heads": 32, "group": 2, "steps": 4, "dk": 16, "dv": 4},
-            {"heads": 16, "group": 1, "steps": 8, "dk": 64, "dv": 4},
-            {"heads": 16, "group": 1, "steps": 3, "dk": 4, "dv": 3},
+            {"heads": 16, "group": 1, "steps": 5, "dk": 64, "dv": 4},
+            {"heads": 16, "group": 1, "steps": 1, "dk": 4, "dv": 3},
         ),
         freedoms={"exp": EXP, "memory": ANY_ORDER, "read": ANY_ORDER},
     )

@@ -94,20 +94,20 @@ qlinear_affine = register(
         row_dims=("rows",),
         column_dim="n",
         # Gemma 4's widths; of up to 21,504 output columns a tile, as they do not depend on each other
-        shapes=(linear(64, rows=4, k=1024, n=32), linear(64, rows=1, k=5376, n=16)),
+        shapes=(linear(64, rows=4, k=1024, n=4), linear(64, rows=1, k=5376, n=2)),
         awkward=(linear(32, rows=3, k=32, n=1), linear(128, rows=5, k=384, n=13)),
         # many columns of few terms: a sampled sum costs its terms, an audited output its column's weights
         stress=(
             linear(32, k=32, n=64),
-            linear(64, k=64, n=48),
-            linear(32, k=64, n=64),
-            linear(128, k=128, n=16),
+            linear(64, k=64, n=16),
+            linear(32, k=64, n=16),
+            linear(128, k=128, n=6),
         ),
         exact=exact_rows,
         exact_shapes=(
-            linear(32, k=64, n=70, rows=16),
-            linear(64, k=128, n=12, rows=16),
-            linear(128, k=256, n=8, rows=8),
+            linear(32, k=64, n=65, rows=16),
+            linear(64, k=128, n=6, rows=16),
+            linear(128, k=256, n=4, rows=8),
         ),
         freedoms={
             "dot": "any order: a proof, Higham, sections 3.1 and 4.2",

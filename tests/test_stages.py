@@ -225,3 +225,62 @@ def test_one_value_must_explain_the_whole_row() -> None:
     assert joint[rows].mean() > 0.5
     assert judge(kernel, mixed, case).outcome == "fail"
     assert judge(kernel, run(kernel, case, CHOICES[0]), case).outcome == ""
+
+
+def doubling(r: Reading, x: Quantity, w: Quantity) -> dict[str, Quantity]:
+    """Column by column: the sum so far, twice, and the next column; each from the sum that was stored."""
+    total, sums = w[:1] * 0.0, []
+    for j in range(3):
+        total = r.round("sum", (total + total) + x[:, j : j + 1] * w[j : j + 1])
+        total = r.observed("sums", total, along=-1)
+        sums.append(total)
+    return {"out": r.round("out", r.concat(sums) * 3.0)}
+
+
+def stepwise(axis: int = -1) -> Kernel:
+    def reference(r: Reading, x: Quantity, w: Quantity) -> dict[str, Quantity]:
+        if axis != -1:
+            r.observed("sums", r.round("sum", x), along=axis)
+        return doubling(r, x, w)
+
+    contract = Contract(
+        name="stepwise",
+        family="test",
+        reference=reference,
+        operands=(
+            tensor("x", "rows d", "fp32"),
+            tensor("w", "d", "fp32"),
+            output("out", "rows d"),
+            output("sums", "rows d", "fp32", observed=True),
+        ),
+        profiles=(Profile("plain", {"sum": "fp32", "out": "bf16"}),),
+        row_dims=("rows",),
+        shapes=({"rows": 2, "d": 3},),
+        not_applicable={"exact": "a test"},
+    )
+    return Kernel(contract, {}, contract.profiles[0])
+
+
+def test_a_stage_in_pieces_is_judged_piece_by_piece() -> None:
+    kernel = stepwise()
+    case = make_case(
+        kernel, {"rows": 2, "d": 3}, {"x": [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "w": [1.0, 1.0, 1.0]}
+    )
+    out = run(kernel, case, CHOICES[0])
+    fp32, bf16 = formats.get("fp32"), formats.get("bf16")
+    sums = formats.decode(out["sums"], fp32)
+    assert sums.tolist() == [[1.0, 4.0, 11.0], [4.0, 13.0, 32.0]]
+    assert refused(kernel, case, out) == {"out": 0, "sums": 0}
+    # a wrong second sum, from which the third and all outputs follow, is one wrong sum
+    sums[0] = [1.0, 5.0, 13.0]
+    out["sums"] = formats.encode(sums, fp32)
+    out["out"] = formats.encode(formats.round_to(3.0 * sums, bf16), bf16)
+    assert refused(kernel, case, out) == {"out": 0, "sums": 1}
+    assert structure(kernel)[0] == {"sums": ("sum",)}
+
+
+def test_axes_of_pieces_are_counted_from_the_end() -> None:
+    kernel = stepwise(axis=1)
+    case = make_case(kernel, {"rows": 2, "d": 3}, {"x": np.ones((2, 3)), "w": np.ones(3)})
+    with pytest.raises(DeclarationError, match="count axes from the end"):
+        run(kernel, case, CHOICES[0])

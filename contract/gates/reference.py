@@ -37,7 +37,7 @@ SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 # The audit works at about 20,000 outputs a second; a row costs its whole width.
 AUDIT_OUTPUTS = {"quick": 50, "default": 500, "nightly": 20_000}
 # Elements of all operands of an audited piece: each becomes a 200-bit number, whatever the outputs are.
-AUDIT_ELEMENTS = {"quick": 1 << 12, "default": 1 << 14}
+AUDIT_ELEMENTS = {"quick": 1 << 12, "default": 1 << 13}
 ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
 OUTPUTS_OF_A_RUN = {"quick": 1 << 7}
