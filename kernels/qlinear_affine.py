@@ -93,19 +93,24 @@ qlinear_affine = register(
         ),
         row_dims=("rows",),
         column_dim="n",
-        # Gemma 4's widths; of up to 21,504 output columns a tile, as they do not depend on each other
-        shapes=(linear(64, rows=4, k=1024, n=4), linear(64, rows=1, k=5376, n=2)),
-        awkward=(linear(32, rows=3, k=32, n=1), linear(128, rows=5, k=384, n=13)),
+        # Gemma 4's 3,840, and of up to 21,504 output columns a few, as they do not depend on each other: a width costs
+        # every sampled sum its terms and every audited output its weights
+        shapes=(linear(64, rows=4, k=1024, n=4), linear(64, rows=2, k=3840, n=1)),
+        awkward=(
+            linear(32, rows=3, k=32, n=1),
+            linear(64, rows=2, k=192, n=7),
+            linear(128, rows=5, k=384, n=13),
+        ),
         # many columns of few terms: a sampled sum costs its terms, an audited output its column's weights
         stress=(
-            linear(32, k=32, n=64),
+            linear(32, k=32, n=96),
             linear(64, k=64, n=16),
             linear(32, k=64, n=16),
             linear(128, k=128, n=6),
         ),
         exact=exact_rows,
         exact_shapes=(
-            linear(32, k=64, n=65, rows=16),
+            linear(32, k=32, n=128, rows=24),
             linear(64, k=128, n=6, rows=16),
             linear(128, k=256, n=4, rows=8),
         ),
