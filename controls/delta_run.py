@@ -69,9 +69,7 @@ def run_starts_from_zeros(q: T, k: T, v: T, beta: T, g: T, state: T, lengths: T)
 @red("delta_run", profile=BOTH, gate="exact")
 def state_in_bf16(q: T, k: T, v: T, beta: T, g: T, state: T, lengths: T) -> Pair:
     """The state is carried in bf16."""
-    return run(
-        q, k, v, beta, g, state, lengths, end=lambda moved: moved.bfloat16().to(moved.dtype)
-    )
+    return run(q, k, v, beta, g, state, lengths, end=lambda moved: moved.bfloat16().to(moved.dtype))
 
 
 @red("delta_run", profile=BOTH, gate="exact")
@@ -216,9 +214,10 @@ def sequence_by_sequence(q: T, k: T, v: T, beta: T, g: T, state: T, lengths: T) 
     for i, n in enumerate(lengths.tolist()):
         if n:
             one = slice(i, i + 1)
-            rows = (x[one, :n] for x in (q, k))
-            values = (x[one, :, :n] for x in (v, beta, g))
-            own = delta_run_torch(*rows, *values, state[one], lengths[one])
+            v_own, beta_own, g_own = (x[one, :, :n] for x in (v, beta, g))
+            own = delta_run_torch(
+                q[one, :n], k[one, :n], v_own, beta_own, g_own, state[one], lengths[one]
+            )
             out[one, :, :n], states[one, :, :n] = own
             states[one, :, n:] = own[1][:, :, -1:]
     return out, states

@@ -147,9 +147,7 @@ def halves_away(weight: T, factor: T, scales: T) -> Pair:
 @red("gptq_block64", profile="each_update", gate="exact", to="int4")
 def symmetric_range(weight: T, factor: T, scales: T) -> Pair:
     """Codes from -7."""
-    return block(
-        weight, factor, scales, "int4", code=lambda q, to: nearest(q, to).clamp(min=-7.0)
-    )
+    return block(weight, factor, scales, "int4", code=lambda q, to: nearest(q, to).clamp(min=-7.0))
 
 
 @red("gptq_block64", profile="each_update", gate="exact", to="e4m3fnuz")
@@ -205,7 +203,8 @@ def fused_updates(weight: T, factor: T, scales: T, *, to: str) -> Pair:
 @green("gptq_block64", profile="each_update", to=FORMATS)
 def channel_gathers_its_updates(weight: T, factor: T, scales: T, *, to: str) -> Pair:
     """A channel takes all its updates, one after the other, when its turn comes."""
-    codes, errors, left = [], [], by_channel(weight)
+    codes, left = [], by_channel(weight)
+    errors: list[torch.Tensor] = []
     for j in range(len(left)):
         for i, error in enumerate(errors):
             left[j] -= factor[i, j] * error

@@ -42,9 +42,9 @@ def exact_rows(
     parts = dk // 4
     places = np.stack([rng.permutation(max(parts, steps))[:steps] % parts for _ in range(heads)])
     signs = rng.choice((-0.5, 0.5), (heads, steps, 4))
-    k = np.zeros((heads, steps, parts, 4))
-    np.put_along_axis(k, places[..., None, None], signs[:, :, None], axis=2)
-    k = k.reshape(heads, steps, dk)
+    entries = np.zeros((heads, steps, parts, 4))
+    np.put_along_axis(entries, places[..., None, None], signs[:, :, None], axis=2)
+    k = entries.reshape(heads, steps, dk)
     state = 2.0 * rng.integers(-32, 32, (heads, group, dk, dv)) + 1.0
     q = np.where(rng.random((heads, steps, dk)) < 0.5, rng.integers(-8, 9, (heads, steps, dk)), 0.0)
     v = rng.integers(-127, 128, (heads, group, steps, dv)).astype(np.float64)

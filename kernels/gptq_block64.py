@@ -150,7 +150,8 @@ def inverse_factor(x: torch.Tensor, damping: float = DAMPING) -> torch.Tensor:
     hessian = hessian + damping * level * torch.eye(n, dtype=torch.float64)
     # the inverse of a lower factor's mirror image is upper, and no inverse is factored again
     lower = torch.linalg.cholesky(hessian.flip(0, 1)).flip(0, 1)
-    return torch.linalg.inv(lower).float()
+    factor: torch.Tensor = torch.linalg.inv(lower).float()
+    return factor
 
 
 def quantise_weight(

@@ -116,7 +116,11 @@ def rms_norm_torch(
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     if profile == "two_step":
-        normed = normed.to(x.dtype).float()
+        normed = normed.to(x.dtype)
+        if weight is not None and gain == "w":
+            # a product of the format's own, rounded once
+            return normed * weight
+        normed = normed.float()
     if weight is not None:
         normed = normed * (1.0 + weight.float() if gain == "1+w" else weight.float())
     return normed.to(x.dtype)

@@ -92,10 +92,7 @@ softcap = register(
 
 @implementation("softcap", name="torch", profile=("each_op", "once", "float32"))
 def softcap_torch(x: torch.Tensor, *, cap: float, profile: str) -> torch.Tensor:
-    """fp32 inside; under each_op quotient and tanh go through x's format."""
-    quotient = x.float() / cap
+    """fp32 inside; under each_op operators of x's own format, which round their results to it."""
     if profile == "each_op":
-        squashed = quotient.to(x.dtype).float().tanh_().to(x.dtype).float()
-    else:
-        squashed = quotient.tanh_()
-    return (squashed * cap).to(x.dtype)
+        return (x / cap).tanh_().mul_(cap)
+    return (x.float() / cap).tanh_().mul_(cap).to(x.dtype)

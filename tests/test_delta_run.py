@@ -92,9 +92,9 @@ def test_steps_give_the_run() -> None:
     assert refused(given, out, states) == {"out": 0, "states": 0}
     state = given["state"]
     for t in range(4):
-        rows = (given[n][:, t] for n in ("q", "k"))
-        values = (given[n][:, :, t] for n in ("v", "beta", "g"))
-        read, state = delta_step_torch(*rows, *values, state)
+        q, k = (given[n][:, t] for n in ("q", "k"))
+        v, beta, g = (given[n][:, :, t] for n in ("v", "beta", "g"))
+        read, state = delta_step_torch(q, k, v, beta, g, state)
         for i in (0, 2):
             assert torch.equal(state[i], states[i, :, t])
             assert torch.equal(read[i], out[i, :, t])

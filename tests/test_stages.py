@@ -263,9 +263,8 @@ def stepwise(axis: int = -1) -> Kernel:
 
 def test_a_stage_in_pieces_is_judged_piece_by_piece() -> None:
     kernel = stepwise()
-    case = make_case(
-        kernel, {"rows": 2, "d": 3}, {"x": [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "w": [1.0, 1.0, 1.0]}
-    )
+    x = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    case = make_case(kernel, {"rows": 2, "d": 3}, {"x": x, "w": np.ones(3)})
     out = run(kernel, case, CHOICES[0])
     fp32, bf16 = formats.get("fp32"), formats.get("bf16")
     sums = formats.decode(out["sums"], fp32)
