@@ -267,7 +267,7 @@ attention = register(
 
 def live_keys(
     keys: int,
-    start: torch.Tensor,
+    start: torch.Tensor | None,
     position: torch.Tensor | None,
     prefix: torch.Tensor | None,
     window: torch.Tensor | None,
@@ -275,7 +275,7 @@ def live_keys(
 ) -> torch.Tensor:
     """True where a query sees a key (queries, keys); which operands are there says which mask it is."""
     key = torch.arange(keys)
-    live = key >= start[:, None]
+    live = torch.ones(keys, dtype=torch.bool) if start is None else key >= start[:, None]
     if position is None:
         return live
     ahead = key - position[:, None]

@@ -95,16 +95,16 @@ def attention(
 def live_keys(
     r: Reading,
     keys: int,
-    start: Quantity,
+    start: Quantity | None,
     position: Quantity | None,
     prefix: Quantity | None,
     window: Quantity | None,
     block: Quantity | None,
     mask: str,
 ) -> Any:
-    """True where a query sees a key (queries, keys)."""
+    """True where a query sees a key (queries, keys); without `start` no key lies before the first one."""
     key = np.arange(keys)
-    live = key >= r.integers(start)[:, None]
+    live: Any = True if start is None else key >= r.integers(start)[:, None]
     if mask == "full" or position is None:
         return live
     own = r.integers(position)
@@ -119,8 +119,22 @@ def live_keys(
     return live & seen
 
 
-def normalised(r: Reading, scores: Quantity, values: Quantity, live: Any, empty: str) -> Quantity:
-    """Weights divided by their sum, rounded, and then multiplied by v, step by step."""
+def normalised(
+    r: Reading,
+    scores: Quantity,
+    values: Quantity,
+    live: Any,
+    empty: str,
+    steps: tuple[str, ...] = (),
+) -> Quantity:
+    """Weights divided by their sum, rounded at `p`, and then multiplied by v.
+
+    `steps`: those of 'shifted', 'exp' and 'total' that are rounding points as well.
+    """
+
+    def step(name: str, x: Quantity) -> Quantity:
+        return r.round(name, x) if name in steps else x
+
     none = ~live.any(axis=-1, keepdims=True)
     # a dead score is replaced, or -inf is added to it
     dead = r.union(r.exactly(np.full(scores.shape, -np.inf)), scores + float("-inf"))
@@ -128,8 +142,9 @@ def normalised(r: Reading, scores: Quantity, values: Quantity, live: Any, empty:
     # without a live key all weights are equal
     scores = r.where(known(r, none), r.exactly(np.zeros(scores.shape)), scores)
     top = r.max(scores)
-    e = r.where(known(r, live | none), r.exp(scores - top), 0.0)
-    total = r.sum(e, name="softmax")
+    e = r.exp(step("shifted", scores - top))
+    e = r.where(known(r, live | none), step("exp", e), 0.0)
+    total = step("total", r.sum(e, name="softmax"))
     p = r.round("p", r.union(e / total, e * (1.0 / total)))
     out = r.dot(p, values, name="average")
     if empty == "mean":
