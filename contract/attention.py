@@ -54,6 +54,8 @@ class Softmax:
         depth: most additions a term goes through; None for any order.
         merges: most rescalings a term goes through; None for one per block (16 keys where no block is declared).
         gauge, p_format, p_mode: how the weights are rounded before they meet v; p_format None: not at all.
+        low_format, low_mode: how what that rounding left over is rounded, which meets v as well; low_format None: nothing
+            of it is kept.
         ulps: of exp.
         sums: 'rounded' or 'unrounded', the weights that L sums.
         empty: 'zeros', 'nan' or 'mean' (of all v), the row without a live key.
@@ -64,6 +66,8 @@ class Softmax:
     gauge: Gauge = FINAL
     p_format: str | None = None
     p_mode: str = "nearest_even"
+    low_format: str | None = None
+    low_mode: str = "nearest_even"
     ulps: float = 2
     sums: str = "unrounded"
     empty: str = "zeros"
@@ -80,9 +84,15 @@ class Softmax:
         return len(self.gauge.blocks(keys)) if self.gauge.block else -(-keys // 16)
 
     def chain(self, keys: int) -> float:
-        """Relative error of additions, rescalings, product and division."""
+        """Relative error of additions, rescalings, product and division.
+
+        A low half meets v on its own: one addition more, and magnitudes of both halves, together at most 1 + 2^-7.
+        """
         depth = keys - 1 if self.depth is None else self.depth
-        return float(gamma(depth + (2 * self.ulps + 2) * self.merges_of(keys) + 3, U))
+        steps = depth + (2 * self.ulps + 2) * self.merges_of(keys) + 3
+        return float(
+            gamma(steps, U) if self.low_format is None else gamma(steps + 1, U) * (1 + 2.0**-7)
+        )
 
 
 def least(spec: Softmax) -> float:
@@ -140,13 +150,28 @@ def maxima(w: Weights, gauge: Gauge) -> list[tuple[slice, Array, Array]]:
     return found
 
 
-def rounded_weights(
-    e: Array, eps: Array, fmt: formats.Format, mode: str, free: Freedom
-) -> tuple[Array, Array]:
+def halves(e: Array, spec: Softmax) -> tuple[Array, Array]:
+    """A weight as it meets v: R(e), and the rounded rest of it, or 0. Their sum never falls where e grows."""
+    if spec.p_format is None:
+        return e, np.zeros_like(e)
+    high: Any = formats.round_to(e, spec.p_format, spec.p_mode)  # type: ignore[arg-type]
+    if spec.low_format is None:
+        return np.asarray(high), np.zeros_like(e)
+    # exact: both have the same exponent, or neighbouring ones
+    rest = np.where(np.isfinite(high), e - high, 0.0)
+    low: Any = formats.round_to(rest, spec.low_format, spec.low_mode)  # type: ignore[arg-type]
+    return np.asarray(high), np.asarray(low)
+
+
+def rounded_weights(e: Array, eps: Array, spec: Softmax, free: Freedom) -> tuple[Array, Array]:
     """Ends of R(e (1 -+ eps)); a subnormal result may be flushed."""
     with np.errstate(over="ignore", invalid="ignore"):
-        lo = np.asarray(formats.round_to(e * np.maximum(1 - eps, 0.0), fmt, mode))  # type: ignore[arg-type]
-        hi = np.asarray(formats.round_to(e * (1 + eps), fmt, mode))  # type: ignore[arg-type]
+        lo = np.add(*halves(e * np.maximum(1 - eps, 0.0), spec))
+        hi = np.add(*halves(e * (1 + eps), spec))
+        if spec.low_format is not None and free.ftz:
+            # of fp32 weights below 2^-102 a low half may be subnormal, and be flushed on its own
+            small = np.where((e > 0) & (e < 2.0**-100), TINY, 0.0)
+            lo, hi = np.maximum(lo - small, 0.0), hi + small
     return flush_ends(lo, hi) if free.ftz else (lo, hi)
 
 
@@ -290,7 +315,7 @@ def _rounding(
         own = np.where(np.isfinite(own), own, center)
         live = w.live[..., block]
         a = np.where(live, np.exp(np.where(live, w.middle[..., block] - own, 0.0)), 0.0)
-        lo, hi = rounded_weights(a, np.expm1(eps[..., block] + rad), fmt, spec.p_mode, free)
+        lo, hi = rounded_weights(a, np.expm1(eps[..., block] + rad), spec, free)
         scale = np.exp(own - center)
         value[..., block] = (0.5 * lo + 0.5 * hi) * scale
         half[..., block] = (0.5 * hi - 0.5 * lo) * scale

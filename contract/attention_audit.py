@@ -48,8 +48,11 @@ def _row(s: Array, v: Array, keys: Array, spec: Softmax) -> tuple[Any, Any]:
             e = mpmath.exp(s[j] - top)
             rounded[j] = e
             if spec.p_format is not None:
-                p = round_mpf(mpmath.exp(s[j] - own), spec.p_format, spec.p_mode)  # type: ignore[arg-type]
-                rounded[j] = mpmath.mpf(p) * mpmath.exp(own - top)
+                exact = mpmath.exp(s[j] - own)
+                p = mpmath.mpf(round_mpf(exact, spec.p_format, spec.p_mode))  # type: ignore[arg-type]
+                if spec.low_format is not None:
+                    p += round_mpf(exact - p, spec.low_format, spec.low_mode)  # type: ignore[arg-type]
+                rounded[j] = p * mpmath.exp(own - top)
             total += rounded[j] if spec.sums == "rounded" else e
     o = [sum(rounded[j] * v[j, d] for j in keys) / total for d in range(v.shape[-1])]
     return o, top + mpmath.log(total)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from contract import formats
-from contract.attention import Softmax
+from contract.attention import Softmax, halves
 from contract.endpoints import Array
 from contract.orders import FP32, AnyOrder
 from contract.product_samples import dot_sample
@@ -99,13 +98,14 @@ def _block(
     if before is not None:
         m = np.maximum(before[0], m)
     e = np.where(live, _exp(r, r.add(s, -_safe(m)), spec), 0.0)
-    p = e
-    if spec.p_format is not None:
-        rounded: Any = formats.round_to(e, spec.p_format, spec.p_mode)  # type: ignore[arg-type]
-        p = np.where(rounded != e, r._flush(np.asarray(rounded)), e)
+    high, low = halves(e, spec)
+    p = np.where(high != e, r._flush(high), e)
     # a weight of 0 is skipped by some kernels and multiplied by others; both leave finite values alone
     limit = None if depth is None else max(depth, (s.shape[-1] - 1).bit_length())
     o = _dot(r, p, v, live, limit)
+    if spec.low_format is not None:
+        low = r._flush(low)
+        o, p = r.add(o, _dot(r, low, v, live, limit)), r.add(p, low)
     total = r._sum(p if spec.sums == "rounded" else e, -1, limit)
     if before is None:
         return m, total, o

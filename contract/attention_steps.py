@@ -71,13 +71,9 @@ def _rounded(w: Weights, e: Interval, eps: Array, spec: Softmax, free: Freedom) 
             near = w.middle[..., block]
             near_lo, near_hi = near - w.radius[..., block], near + w.radius[..., block]
             error = np.expm1(eps[..., block])
-            first, _ = rounded_weights(np.exp(near_lo - top), error, fmt, spec.p_mode, free)
+            first, _ = rounded_weights(np.exp(near_lo - top), error, spec, free)
             _, last = rounded_weights(
-                np.exp(np.minimum(near_hi - bottom, 0.0)) + least(spec),
-                error,
-                fmt,
-                spec.p_mode,
-                free,
+                np.exp(np.minimum(near_hi - bottom, 0.0)) + least(spec), error, spec, free
             )
             # each rescaling may underflow, to zero or to a few of the smallest values
             scale = np.exp(np.minimum(bottom - w.highest, 0.0))

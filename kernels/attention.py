@@ -240,8 +240,8 @@ attention = register(
             ),
         ),
         row_dims=("queries",),
-        # a few rows of PaliGemma's prefix of 1028 keys of 256, with one of its eight query heads, and of SigLIP's heads of 72
-        shapes=(sizes(4, 1, 1, 1028, 256), sizes(8, 2, 2, 196, 72), sizes(8, 2, 1, 32, 64)),
+        # two rows of PaliGemma's prefix of 1028 keys of 256, with one of its eight query heads, and of SigLIP's heads of 72
+        shapes=(sizes(2, 1, 1, 1028, 256), sizes(8, 2, 2, 196, 72), sizes(8, 2, 1, 32, 64)),
         awkward=(sizes(1, 4, 2, 7, 8), sizes(3, 3, 1, 257, 72), sizes(5, 4, 2, 33, 16)),
         # few keys, where every rounding shows, and few rows of two blocks
         stress=(
@@ -309,15 +309,15 @@ def attention_eager(
     *,
     scale: float,
 ) -> torch.Tensor:
-    """Rounded scores, softmax in fp32, rounded weights; the fill of dead keys is the lowest finite value."""
+    """Rounded scores, softmax in fp32, rounded weights; a row without a live key has equal scores."""
     live = live_keys(k.shape[0], start, position, prefix, window, block)
     heads, dtype = q.shape[1], q.dtype
     scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(dtype)
-    scores = scores * scale
+    scores *= scale
     if cap is not None:
         scores = torch.tanh(scores / float(cap)) * float(cap)
     none = ~live.any(-1, keepdim=True)
-    scores = scores.masked_fill(~live, -torch.inf).masked_fill(none, 0.0)
+    scores.masked_fill_(~live, -torch.inf).masked_fill_(none, 0.0)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
     return (weights.float() @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
 
@@ -333,42 +333,52 @@ def attention_online(
     *,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks of 256 keys with a running maximum; one block of scores is held at a time."""
+    """Blocks of 256 keys with a running maximum, one head after the other; one block of its scores is held at a time."""
     live = live_keys(k.shape[0], start, position, prefix, None, None)
-    heads = q.shape[1]
-    keys, values, rows = by_head(k, heads), by_head(v, heads), q.transpose(0, 1).float()
-    parts = (
-        (rows @ keys[:, at : at + BLOCK].transpose(1, 2).float() * scale,
-         values[:, at : at + BLOCK],
-         live[:, at : at + BLOCK])
-        for at in range(0, k.shape[0], BLOCK)
-    )  # fmt: skip
-    out, lse = online(parts)
-    return out.to(q.dtype).transpose(0, 1).contiguous(), lse.transpose(0, 1).contiguous()
+    heads, blocks = q.shape[1], [slice(at, at + BLOCK) for at in range(0, k.shape[0], BLOCK)]
+    # a block that all queries see needs no mask
+    masks = [None if x.all() else x for x in (live[..., block] for block in blocks)]
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2])
+    for head in range(heads):
+        if head * k.shape[1] % heads == 0:
+            shared = head * k.shape[1] // heads
+            keys, values = k[:, shared].float(), v[:, shared]
+        rows = q[:, head].float()
+        parts = (
+            ((rows @ keys[block].T).mul_(scale), values[block], mask)
+            for block, mask in zip(blocks, masks, strict=True)
+        )
+        out[:, head], lse[:, head] = online(parts)
+    return out, lse
 
 
 def online(parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax-weighted sum and log-sum-exp of (scores, values, live) blocks; zeros and -inf where no key is live.
 
-    Weights are rounded to the values' dtype before they meet them, and summed unrounded.
+    Weights are rounded to the values' dtype before they meet them, and summed unrounded. Scores are overwritten. `live`
+    is None where all keys are.
     """
     state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     for scores, values, live in parts:
-        scores = scores.masked_fill(~live, -torch.inf)
+        if live is not None:
+            scores.masked_fill_(~live, -torch.inf)
         top = scores.amax(-1, keepdim=True)
         if state is not None:
             top = torch.maximum(state[0], top)
         # without a live key so far the maximum is -inf, and -inf - -inf no weight
         base = top.masked_fill(top == -torch.inf, 0.0)
-        weights = torch.exp(scores - base)
+        weights = scores.sub_(base).exp_()
         total = weights.sum(-1, keepdim=True)
-        out = weights.to(values.dtype).float() @ values.float()
-        if state is not None:
+        weights, values = weights.to(values.dtype).float(), values.float()
+        if state is None:
+            out = weights @ values
+        else:
             factor = torch.exp(state[0] - base)
-            total, out = state[1] * factor + total, state[2] * factor + out
+            total, out = total + state[1] * factor, state[2].mul_(factor)
+            out = out.addmm_(weights, values) if out.dim() == 2 else out.add_(weights @ values)
         state = top, total, out
     assert state is not None
     top, total, out = state
     none = total == 0
-    result = torch.where(none, 0.0, out / torch.where(none, 1.0, total))
+    result = out.div_(torch.where(none, 1.0, total)).masked_fill_(none, 0.0)
     return result, (top + total.log()).squeeze(-1)

@@ -20,7 +20,7 @@ from soundness import (
 )
 
 from contract import interval
-from contract.attention import ANY, FINAL, Gauge, Softmax, running, softmax_av_range
+from contract.attention import ANY, FINAL, Gauge, Softmax, halves, running, softmax_av_range
 from contract.attention_audit import softmax_av_audit
 from contract.attention_samples import softmax_av_sample
 from contract.endpoints import Array, Interval, point
@@ -42,6 +42,8 @@ SPECS = (
     Softmax(p_format="e4m3fn", gauge=FINAL),
     Softmax(p_format="bf16", gauge=ANY),
     Softmax(p_format="fp16", gauge=ANY, sums="rounded"),
+    Softmax(p_format="bf16", low_format="bf16", gauge=running(2, 2)),
+    Softmax(p_format="bf16", low_format="bf16", sums="rounded"),
 )
 
 
@@ -62,7 +64,9 @@ def scores_of(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> Ar
 
 @pytest.mark.parametrize("kind", ["ordinary", "wide", "far", "equal", "bits"])
 @pytest.mark.parametrize(
-    "spec", SPECS, ids=lambda s: f"{s.p_format}-{s.gauge.kind}{s.gauge.block}-{s.sums}-{s.empty}"
+    "spec",
+    SPECS,
+    ids=lambda s: f"{s.p_format}-{s.low_format}-{s.gauge.kind}{s.gauge.block}-{s.sums}-{s.empty}",
 )
 def test_no_sampled_row_of_few_keys_leaves_the_range(spec: Softmax, kind: str) -> None:
     rng = np.random.default_rng(3)
@@ -260,6 +264,17 @@ def test_a_wrong_declaration_is_refused_where_it_is_made() -> None:
         Softmax(sums="both")
     with pytest.raises(DeclarationError, match="empty"):
         Softmax(empty="one")
+
+
+def test_two_halves_keep_sixteen_bits_and_never_fall() -> None:
+    spec = Softmax(p_format="bf16", low_format="bf16")
+    e = np.exp2(np.linspace(-12, 0, 200_001))
+    high, low = halves(e, spec)
+    # 2^-9 is half a unit of high; low, below that, is off by at most 2^-9 of itself
+    assert (np.abs(high + low - e) <= e * 2.0**-17).all()
+    assert (np.abs(high + low - e) > e * 2.0**-19).any()
+    assert (np.diff(high + low) >= 0).all()
+    assert np.array_equal(high, bf16(e))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from contract.endpoints import Array
 from contract.engines.host import BadOutput, _collect
 from contract.errors import DeclarationError
 from contract.gates.invariance import _even
+from contract.gates.reference import _observed
 from contract.judge import Bench, Tally, compare, same_bits
 from contract.ranges import case_range, plain_run
 from contract.readings.base import Quantity, Reading
@@ -101,6 +102,21 @@ def test_an_observed_stage_narrows_what_follows() -> None:
     assert (shown.lo >= hidden.lo).all()
     assert (shown.hi <= hidden.hi).all()
     assert shown.one_value().mean() > hidden.one_value().mean()
+
+
+def test_a_range_is_computed_anew_only_where_something_continues_from_a_stage() -> None:
+    """One for each sample and each fault would be most of the cost of a contract with a mere second output."""
+
+    def apart(r: Reading, x: Quantity, w: Quantity) -> dict[str, Quantity]:
+        total = r.round("inverse", r.sum(r.square(r.round("read", x)), name="square"))
+        return {"out": r.round("out", x * w), "inverse": total}
+
+    for reference, again in ((norm, True), (apart, False)):
+        kernel = kernel_of(reference)
+        case = case_of(kernel)
+        outputs = run(kernel, case, CHOICES[0])
+        found = _observed(Bench(kernel, "quick", 0), case, outputs, 0)
+        assert (found is not None) is again
 
 
 def test_a_wrong_stage_is_refused_at_the_stage_and_its_own_consequence_is_not() -> None:

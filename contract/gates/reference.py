@@ -24,7 +24,6 @@ from contract.ranges import (
     OutputRange,
     apply_reading,
     case_range,
-    option_sets,
     plain_run,
     rows_of,
 )
@@ -123,7 +122,7 @@ def _sample(
                 bench.options[option],
             )
             # half of them as implementations that show their stages are judged
-            seen = ranges[option] if rng.integers(2) else _observed(kernel, case, outputs, option)
+            seen = ranges[option] if rng.integers(2) else _observed(bench, case, outputs, option)
             for key, out in (seen or ranges[option]).items():
                 refused = out.refused(outputs[key])
                 tally.compared += out.size
@@ -140,13 +139,13 @@ def _sample(
 
 
 def _observed(
-    kernel: Kernel, case: Case, outputs: Outputs, option: int
+    bench: Bench, case: Case, outputs: Outputs, option: int
 ) -> dict[str, OutputRange] | None:
-    """The range that continues from the stages among these outputs; None where the kernel has none."""
-    prepare = observing(kernel, outputs)
+    """The range that continues from the stages among these outputs; None where nothing continues from one."""
+    prepare = observing(bench.kernel, outputs) if bench.structure[0] else None
     if prepare is None:
         return None
-    return case_range(kernel, case, option_sets(kernel)[option], prepare=prepare)
+    return case_range(bench.kernel, case, bench.options[option], prepare=prepare)
 
 
 def _unsound(
@@ -263,7 +262,7 @@ def _power(
     kernel = bench.kernel
     lines, blind, dead = [], [], []
     for name, (about, outputs_of) in faults(kernel).items():
-        shares = _shares(kernel, cases, outputs_of)
+        shares = _shares(bench, cases, outputs_of)
         best = max(shares.values(), default=0.0)
         tally.power[name] = best
         reason = kernel.declared(kernel.profile.vacuous, name, about)
@@ -303,7 +302,7 @@ def _joint(
         return blind
     kernel = bench.kernel
     change = Change(drop=frozenset(name.removeprefix("drop-") for name in drops))
-    shares = _shares(kernel, cases, lambda case: autocontrols.nominal(kernel, case, change=change))
+    shares = _shares(bench, cases, lambda case: autocontrols.nominal(kernel, case, change=change))
     best = max(shares.values(), default=0.0)
     lines.append(f"power of {' with '.join(drops)} dropped together: {100 * best:.3g} %")
     for name in drops:
@@ -336,7 +335,7 @@ def _with_parameters(kernel: Kernel, values: dict[str, str]) -> Callable[[Case],
 
 
 def _shares(
-    kernel: Kernel,
+    bench: Bench,
     cases: list[tuple[str, Case, list[dict[str, OutputRange]]]],
     outputs_of: Callable[[Case], Outputs],
 ) -> dict[str, float]:
@@ -348,9 +347,10 @@ def _shares(
             # ranges that continue from observed stages are computed anew for every fault: until one shows it
             continue
         outputs = outputs_of(case)
-        if observing(kernel, outputs) is not None:
+        seen = [_observed(bench, case, outputs, k) for k in range(len(ranges))]
+        if any(one is not None for one in seen):
             observed.add(name)
-            ranges = [_observed(kernel, case, outputs, k) or one for k, one in enumerate(ranges)]
+            ranges = [one or other for one, other in zip(seen, ranges, strict=True)]
         # a launch is refused only if every alternative refuses it
         refused = min(
             sum(int(r.refused(outputs[key]).sum()) for key, r in option.items())

@@ -129,6 +129,7 @@ class Structured(ABC):
         *,
         mask: Any = None,
         point: str | None = None,
+        low: str | None = None,
         depth: int | None = None,
         merges: int | None = None,
         gauge: Gauge = FINAL,
@@ -142,13 +143,18 @@ class Structured(ABC):
         Args:
             scores: (..., Q, K); v: (..., K, D); mask: True where live, an array or a 0/1 operand, (..., Q, K).
             point: the rounding point of the weights, against the maximum that `gauge` names; None: none.
+            low: the rounding point of what `point` left over, which meets v as well (two halves); None: nothing is kept.
             depth, merges: most additions and rescalings a term goes through.
             sums: whether the sum of weights takes 'rounded' or 'unrounded' ones.
             empty: 'zeros', 'nan' or 'mean', the row without a live key.
         """
         self._use(name, f"softmax: exp {ulps} ulps, sums of any order to depth {depth}")
         p_format, mode = (None, "nearest_even") if point is None else self._weight_format(point)
-        spec = Softmax(depth, merges, gauge, p_format, mode, ulps, sums, empty)
+        rest = (None, "nearest_even") if low is None else self._weight_format(low)
+        if low is not None and rest[0] is None:
+            # what is left over is not rounded: nor is the weight
+            p_format = None
+        spec = Softmax(depth, merges, gauge, p_format, mode, *rest, ulps, sums, empty)
         spec = declared_softmax(self.depths.get(name), spec)
         live = self._known(mask.v) if hasattr(mask, "v") else mask
         o, lse = self._softmax_av(scores.v, v.v, live, spec)
@@ -304,7 +310,10 @@ def declared_softmax(declared: Any, spec: Softmax) -> Softmax:
     if isinstance(declared, Gauge):
         return replace(spec, gauge=declared)
     if isinstance(declared, Softmax):
-        return replace(declared, p_format=spec.p_format, p_mode=spec.p_mode)
+        rounding = {
+            name: getattr(spec, name) for name in ("p_format", "p_mode", "low_format", "low_mode")
+        }
+        return replace(declared, **rounding)
     raise DeclarationError(f"order {declared!r} of a softmax; use a depth, a Gauge or a Softmax")
 
 

@@ -29,6 +29,7 @@ def best(*calls: Callable[[], object], passes: int = 9) -> list[float]:
 
 
 def main() -> int:
+    import bench_attention
     import bench_eager
     import bench_ranges
     import bench_rounder
@@ -40,13 +41,20 @@ def main() -> int:
     # as where kernels are judged, for both sides: pages mapped anew for each array would be what is measured
     keep_freed_memory()
     missed = 0
-    for module in (bench_rounder, bench_ranges, bench_rows, bench_w4, bench_eager):
+    for module in (
+        bench_rounder,
+        bench_ranges,
+        bench_rows,
+        bench_w4,
+        bench_eager,
+        bench_attention,
+    ):
         for name, value, limit in module.measure():
             # a limit below zero is an upper bound of the ratio
             good = value >= limit if limit > 0 else value <= -limit
             sign = ">=" if limit > 0 else "<="
             print(
-                f"{'ok  ' if good else 'MISS'} {name}: {value:,.1f} ({sign} {abs(limit):,g})",
+                f"{'ok  ' if good else 'MISS'} {name}: {value:,.4g} ({sign} {abs(limit):,.4g})",
                 flush=True,
             )
             missed += not good
