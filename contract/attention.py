@@ -193,6 +193,9 @@ def softmax_av_range(
     with np.errstate(all="ignore"):
         o, lse, inside = _closed(s, v, w, spec, free)
     inside = inside & ~none if spec.empty != "mean" else inside
+    if s.nan is not None:
+        # also where the score is else -inf, and its weight 0
+        inside = inside & ~(live & (s.nan > 0)).any(axis=-1, keepdims=True)
     if not inside.all():
         o_steps, lse_steps = by_steps(s, v, live, w, none, spec, free)
         rows = inside.all(axis=-1, keepdims=True)
@@ -258,8 +261,6 @@ def _closed(
     radius = (radius + shift) / total / (1 - share) * (1 + 2.0**-30)
     inside = (eps.max(axis=-1, keepdims=True) <= 0.25) & (share <= 0.25) & (total > 0.5)
     inside = inside & ~(live @ bad_v.astype(np.float64) > 0) & (np.abs(center) < LARGEST)
-    state = None if s.nan is None else (w.live & (s.nan > 0)).any(axis=-1, keepdims=True)
-    inside = inside if state is None else inside & ~state
     radius = np.where(_exact(s, v, w, free), 0.0, radius)
     low, high = o - radius, o + radius
     low, high = np.where(low == 0, -0.0, low), np.where(high == 0, 0.0, high)

@@ -232,6 +232,21 @@ def test_a_nan_score_makes_its_row_nan_and_no_other() -> None:
     assert o.lo[0, 0] == o.hi[0, 0] == 1.0
 
 
+def test_a_score_that_is_minus_infinity_or_nan_may_make_its_row_nan() -> None:
+    """As the sum of an overflowed product and -inf is; the other key's finite score alone would give 1."""
+    s = Interval(
+        np.array([[0.0, -np.inf]]), np.array([[0.0, -np.inf]]), np.array([[0, 1]], np.uint8)
+    )
+    o, lse = softmax_av_range(s, narrow(np.ones((2, 1))), None, Softmax(), FREE)
+    for x in (o, lse):
+        assert not outside(x, np.full((1, 1), np.nan)).any()
+    assert not outside(o, np.ones((1, 1))).any()
+    masked, _ = softmax_av_range(
+        s, narrow(np.ones((2, 1))), np.array([True, False]), Softmax(), FREE
+    )
+    assert outside(masked, np.full((1, 1), np.nan)).all()
+
+
 def test_a_row_of_infinitely_low_scores_may_be_taken_for_an_empty_one() -> None:
     s, v = np.full((1, 3), -np.inf), np.array([[1.0, np.nan], [1.0, 1.0], [1.0, 1.0]])
     o, _ = softmax_av_range(narrow(s), point(v, narrow=True), None, Softmax(), FREE)
