@@ -104,8 +104,8 @@ def test_parts_of_two_chunks_merge_to_one_softmax() -> None:
 
 def test_an_empty_part_leaves_the_other_one_as_it_is() -> None:
     """Both ways round, and two of them stay empty: no NaN from -inf - -inf."""
-    some = tuple(torch.tensor(x) for x in ([[1.5]], [[2.0]], [[6.0, 8.0]]))
-    none = tuple(torch.tensor(x) for x in ([[-torch.inf]], [[0.0]], [[0.0, 0.0]]))
+    some = torch.tensor([[1.5]]), torch.tensor([[2.0]]), torch.tensor([[6.0, 8.0]])
+    none = torch.tensor([[-torch.inf]]), torch.tensor([[0.0]]), torch.tensor([[0.0, 0.0]])
     for a, b in ((some, none), (none, some)):
         for got, wanted in zip(merged(a, b), some, strict=True):
             assert torch.equal(got, wanted)

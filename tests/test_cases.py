@@ -649,6 +649,70 @@ def fp32_factors_keep_their_24_bits() -> Example:
     return Example(kernel, {"a": a, "b": b}, [5193.0], faulty)
 
 
+def merge_states(
+    r: Reading, out_a: Quantity, lse_a: Quantity, out_b: Quantity, lse_b: Quantity
+) -> dict[str, Quantity]:
+    """Two softmax-weighted means with their log-sum-exps become that of both."""
+    top = r.maximum(lse_a, lse_b)
+    base = r.where(r.less(top, -3e38), r.exactly(np.zeros(top.shape)), top)
+    a, b = r.exp(lse_a - base), r.exp(lse_b - base)
+    total = a + b
+    # above its maximum a sum of two weights is 1 at least
+    none = r.less(total, 0.5)
+    safe = r.where(none, r.exactly(np.ones(total.shape)), total)
+    lse = r.where(none, r.exactly(np.full(total.shape, -np.inf)), base + r.log(safe))
+    return {"out": r.round("out", (out_a * a + out_b * b) / safe), "lse": r.round("lse", lse)}
+
+
+def merging() -> Kernel:
+    out = [tensor(f"out_{x}", "rows d", "fp32") for x in "ab"]
+    lse = [tensor(f"lse_{x}", "rows one", "fp32") for x in "ab"]
+    operands = (out[0], lse[0], out[1], lse[1],
+                output("out", "rows d", "fp32"), output("lse", "rows one", "fp32"))  # fmt: skip
+    points = {"out": "fp32", "lse": "fp32"}
+    return local(merge_states, operands, points, freedoms=("exp", "log"))
+
+
+@example
+def an_empty_state_leaves_the_other_one_and_two_stay_empty() -> Example:
+    """-inf - -inf is NaN."""
+    inputs = {
+        "out_a": [[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]],
+        "lse_a": [[-INF], [-INF], [1.5]],
+        "out_b": [[0.0, 0.0], [5.0, 6.0], [0.0, 0.0]],
+        "lse_b": [[-INF], [0.25], [-INF]],
+    }
+    out, lse = np.array([[0.0, 0.0], [5.0, 6.0], [3.0, 4.0]]), np.array([[-INF], [0.25], [1.5]])
+    nan = np.array([[NAN], [0.0], [0.0]])
+    faulty = {
+        "nan": {"out": out + nan, "lse": lse + nan},
+        "empty_has_a_log_sum": {"out": out, "lse": np.array([[0.0], [0.25], [1.5]])},
+    }
+    return Example(merging(), inputs, {"out": out, "lse": lse}, faulty)
+
+
+@example
+def log_sum_exps_are_merged_in_the_base_they_are_in() -> Example:
+    """Scores 0.5, 3 | -1, 6 with values 1, 10 | 100, 1000: the parts give what one pass over all four gives."""
+    scores, v = np.array([[0.5, 3.0], [-1.0, 6.0]]), np.array([[1.0, 10.0], [100.0, 1000.0]])
+    parts = np.exp(scores)
+    means, logs = (parts * v).sum(-1) / parts.sum(-1), np.log(parts.sum(-1))
+    inputs = {
+        "out_a": means[:1, None],
+        "lse_a": logs[:1, None],
+        "out_b": means[1:, None],
+        "lse_b": logs[1:, None],
+    }
+    out, lse = (parts * v).sum() / parts.sum(), np.log(parts.sum())
+    assert abs(out - 948.622194) < 1e-6
+    w = np.exp(logs / math.log(2.0))
+    faulty = {
+        "base_two": {"out": w @ means / w.sum(), "lse": np.log(w.sum())},
+        "units": {"out": out, "lse": lse / math.log(2.0)},
+    }
+    return Example(merging(), inputs, {"out": out, "lse": lse}, faulty)
+
+
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_right_values_are_accepted_and_faulty_ones_refused(make: Callable[[], Example]) -> None:
     one = make()
