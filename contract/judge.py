@@ -29,6 +29,8 @@ CONTROL_SHAPES = 6
 CONTROL_BLOCKS = 8
 # A legal variant that is refused is refused early: the widths of stress and exact rows are the ones that matter.
 GREEN_CASES = {"shapes": 2, "stress": 1, "exact": 1}
+#: How many of the first shapes, and exact sets, are run with every launch; nightly runs all.
+EVERY_LAUNCH = {"quick": 1, "default": 2}
 Outputs = Mapping[str, Array]
 
 
@@ -191,6 +193,11 @@ class Subject:
         limit = limits.get(name, len(cases))
         # rows that failed once are replayed beside the drawn ones, not in their place
         return cases[: limit + len(bench.stored) if name == "stress" else limit]
+
+    def launches_at(self, bench: Bench, index: int) -> tuple[Launch, ...]:
+        """The launches of a set's case: all on the first ones, the plain one on the others."""
+        every = EVERY_LAUNCH.get(bench.effort, index + 1)
+        return self.launches if index < every else (PLAIN,)
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {

@@ -31,12 +31,15 @@ def full_significands(rng: Any, shape: tuple[int, ...], bits: int = 8) -> Any:
 
 #: Widths of the models that the catalogue serves: SigLIP 1152, Qwen3-VL and Gemma 2048, Qwen3.5 2560, Gemma 4 3840, 5376.
 WIDTHS = (1152, 2048, 2560, 3840, 5376)
-ROWS = (1, 16, 128, 1028)
+ROWS = (1, 16, 128)
+#: PaliGemma's prefix: 1024 image rows and 4 of the prompt.
+PREFIX = 1028
 
 
 def model_shapes(widths: tuple[int, ...] = WIDTHS) -> tuple[dict[str, int], ...]:
-    """Rows 1, 16, 128, 1028 at every width."""
-    return tuple({"rows": rows, "d": d} for d in widths for rows in ROWS)
+    """Rows 1, 16, 128 at every width, and a long prefix at the narrowest: wide rows show no more when there are more."""
+    shapes = tuple({"rows": rows, "d": d} for d in widths for rows in ROWS)
+    return (*shapes, {"rows": PREFIX, "d": min(widths)})
 
 
 #: One row, odd tails, one past a block, one element.

@@ -73,7 +73,7 @@ softcap = register(
         column_dim="n",
         shapes=(
             {"rows": 1, "n": 262_144},
-            {"rows": 16, "n": 262_144},
+            {"rows": 4, "n": 262_144},
             {"rows": 3, "n": 4_096},
         ),
         awkward=(

@@ -6,7 +6,7 @@ from contract.judge import PLAIN, Bench, Subject, Tally, compare
 
 
 def run(bench: Bench, subject: Subject) -> Tally:
-    """Bits equal, for every launch and batch."""
+    """Bits equal: every set with the plain launch, the first ones with every launch and batch."""
     tally = Tally()
     alive = set(range(len(bench.options)))
     cases = bench.cases("exact")
@@ -17,7 +17,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
             f"none of {bench.exact_candidates} candidate rows is proven to be one value at every output",
         )
     for index, case in subject.chosen(bench, "exact"):
-        for launch in subject.launches if bench.effort != "quick" else (PLAIN,):
+        for launch in subject.launches_at(bench, index) if bench.effort != "quick" else (PLAIN,):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
                 return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")

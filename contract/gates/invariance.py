@@ -21,10 +21,12 @@ def run(bench: Bench, subject: Subject) -> Tally:
     """Bits equal where nothing may move them."""
     tally = Tally()
     kernel = bench.kernel
-    cases = [*bench.small_cases(), *bench.cases("stress")[:1]]
-    if bench.effort == "quick":
+    stress = bench.cases("stress")[:1]
+    cases = [*bench.small_cases(), *stress]
+    if bench.effort != "nightly":
         # one of several rows, and the largest such: a statistic over all rows must have rows to move it
         cases = [max(bench.small_cases(), key=lambda c: (c.rows(kernel) > 1, size_of(c.shape)))]
+        cases += stress if bench.effort == "default" else []
     moved: dict[str, int] = {}
     total = 0
     for case in cases:

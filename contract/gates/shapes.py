@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from contract.judge import PLAIN, Bench, Subject, Tally, compare
-
-#: How many of the first shapes are run with every launch; quick runs one.
-EVERY_LAUNCH = 2
+from contract.judge import Bench, Subject, Tally, compare
 
 
 def run(bench: Bench, subject: Subject) -> Tally:
     """All outputs in range: every shape with the plain launch, the smallest ones with every launch."""
     tally = Tally()
     alive = set(range(len(bench.options)))
-    every = 1 if bench.effort == "quick" else EVERY_LAUNCH
     for index, case in subject.chosen(bench, "shapes"):
-        for launch in subject.launches if index < every else (PLAIN,):
+        for launch in subject.launches_at(bench, index):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
                 return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
