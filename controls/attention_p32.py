@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract import green, red
 from contract.kernels import attention_p32 as own
-from contract.kernels.attention import by_head, live_keys
+from contract.kernels.attention import BLOCK, by_head, live_keys
 from contract.lazy import lazy
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def parts_of(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, live: torch.Tensor, scale: float
 ) -> list[Any]:
     """The parts of all chunks."""
-    heads, size = q.shape[1], own.BLOCK
+    heads, size = q.shape[1], BLOCK
     keys, values, rows = by_head(k, heads), by_head(v, heads).float(), q.transpose(0, 1).float()
     scores = (rows @ keys.transpose(1, 2).float() * scale).masked_fill(~live, -torch.inf)
     return [
@@ -46,8 +46,8 @@ def with_weights(
     """Attention against each chunk's maximum whose weights are `rounded` in some other way."""
     heads, state = q.shape[1], None
     keys, values, rows = by_head(k, heads), by_head(v, heads).float(), q.transpose(0, 1).float()
-    for at in range(0, k.shape[0], own.BLOCK):
-        here = slice(at, at + own.BLOCK)
+    for at in range(0, k.shape[0], BLOCK):
+        here = slice(at, at + BLOCK)
         scores = rows @ keys[:, here].transpose(1, 2).float() * scale
         scores = scores.masked_fill(~live[:, here], -torch.inf)
         top = scores.amax(-1, keepdim=True)
@@ -128,7 +128,7 @@ def last_chunk_dropped(
     scale: float,
 ) -> Any:  # fmt: skip
     """Only whole chunks are read, once there is one."""
-    size = k.shape[0] // own.BLOCK * own.BLOCK or max(1, k.shape[0] - 1)
+    size = k.shape[0] // BLOCK * BLOCK or max(1, k.shape[0] - 1)
     return own.in_chunks(q, k[:size], v[:size], seen(k[:size], first, last), scale)
 
 
@@ -175,7 +175,7 @@ def merged_in_base_two(
     ]  # fmt: skip
     best = torch.stack([lse for lse, _ in states]).amax(0)
     weights = [torch.exp(lse - own.finite(best)) for lse, _ in states]
-    total = sum(weights)
+    total: Any = sum(weights)
     out = sum(w * o for w, (_, o) in zip(weights, states, strict=True))
     return own.ended((best, total, out), q.dtype)[0]
 
