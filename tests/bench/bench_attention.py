@@ -1,16 +1,9 @@
-"""Attention of 8 heads of 256 over 1028 keys, PaliGemma's prompt, against torch's own.
-
-Run as `python tests/bench/bench_attention.py`; the exit code is 1 where one is missed. Both sides run in this process,
-in turn, on one thread, whose processor time is taken: neighbours on the machine stretch the clock.
-"""
+"""Attention of 8 heads of 256 over 1028 keys, PaliGemma's prompt, against torch's own."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
-
 import torch
+from run import best
 
 from contract.kernels.attention import attention_eager, attention_online, live_keys
 
@@ -24,8 +17,6 @@ SDPA, EAGER = 1.1, 1.2
 
 def measure() -> list[tuple[str, float, float]]:
     """(name, ratio, minus the largest ratio allowed)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     made = torch.Generator().manual_seed(0)
     q = torch.randn(KEYS, HEADS, D, generator=made).bfloat16()
     k, v = (torch.randn(KEYS, 1, D, generator=made).bfloat16() for _ in range(2))
@@ -41,8 +32,8 @@ def measure() -> list[tuple[str, float, float]]:
         lambda: attention_online(q, k, v, start, own, prefix, scale=D**-0.5),
         lambda: eager_formula(rows, keys, values, dead),
         lambda: attention_eager(q, k, v, start, own, scale=D**-0.5),
+        passes=PASSES,
     )
-    torch.set_num_threads(threads)
     return [
         ("sdpa attention, time in multiples of torch's", ours / fused, -SDPA),
         ("eager attention, time in multiples of its formula", eager / formula, -EAGER),
@@ -59,25 +50,3 @@ def eager_formula(
     scores = (q.float() @ k.transpose(1, 2).float()).bfloat16() * D**-0.5 + mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).bfloat16()
     return (weights.float() @ v.float()).bfloat16().transpose(0, 1).contiguous()
-
-
-def best(*calls: Callable[[], object]) -> list[float]:
-    """Least processor time of each call in seconds, the calls taken in turn."""
-    times = [float("inf")] * len(calls)
-    for _ in range(PASSES):
-        for i, call in enumerate(calls):
-            start = time.thread_time()
-            call()
-            times[i] = min(times[i], time.thread_time() - start)
-    return times
-
-
-if __name__ == "__main__":
-    from contract.judge_process import keep_freed_memory
-
-    # as where kernels are judged, for both sides
-    keep_freed_memory()
-    results = measure()
-    for name, value, limit in results:
-        print(f"{name}: {value:.2f} (<= {-limit})")
-    sys.exit(any(value > -limit for _, value, limit in results))

@@ -1,18 +1,13 @@
-"""The torch implementations of norms, GeGLU and soft cap against the eager formulas of modelling code, 128 rows in bf16.
-
-Run as `python tests/bench/bench_eager.py`; the exit code is 1 where one takes more than 1.3 of the formula's time. Both
-sides run in this process, in turn, on one thread, whose processor time is taken (see bench_w4.py).
-"""
+"""The torch implementations of norms, GeGLU and soft cap against the eager formulas of modelling code, 128 rows in bf16."""
 
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from run import best
 
 from contract.kernels.add_rms_tail import add_rms_tail_torch
 from contract.kernels.geglu import geglu_torch
@@ -124,29 +119,8 @@ def pairs() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
 
 def measure() -> list[tuple[str, float, float]]:
     """(name, time of the implementation over that of the formula, the negative of the most that it may be)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     found = []
     for name, ours, theirs in pairs():
-        mine, eager = best(ours, theirs)
+        mine, eager = best(ours, theirs, passes=PASSES)
         found.append((f"{name}, of the eager formula's time", mine / eager, -MOST))
-    torch.set_num_threads(threads)
     return found
-
-
-def best(*calls: Callable[[], object]) -> list[float]:
-    """Least processor time of each call in seconds, the calls taken in turn."""
-    times = [float("inf")] * len(calls)
-    for _ in range(PASSES):
-        for i, call in enumerate(calls):
-            start = time.thread_time()
-            call()
-            times[i] = min(times[i], time.thread_time() - start)
-    return times
-
-
-if __name__ == "__main__":
-    results = measure()
-    for name, value, least in results:
-        print(f"{name}: {value:,.2f} (<= {-least:g})")
-    sys.exit(any(value > -least for _, value, least in results))
