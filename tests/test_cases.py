@@ -20,6 +20,7 @@ import contract.kernels.cast
 import contract.kernels.geglu
 import contract.kernels.gelu
 import contract.kernels.layer_norm
+import contract.kernels.linear
 import contract.kernels.quantize_int8
 import contract.kernels.rms_norm
 import contract.kernels.softcap
@@ -755,6 +756,30 @@ def test_a_right_fp32_kernel_is_accepted_across_a_cancellation() -> None:
     assert (rounded != bf16(gelu_tanh(bf16(x)))).any()
     assert Example(kernel, gated, rounded, {}).refused(rounded) == 0
     assert Example(kernel, gated, rounded, {}).refused(rounded - 1e-4) == got.size
+
+
+def test_two_orders_of_a_row_are_right_and_are_not_the_same_bits() -> None:
+    """A row's sum in one piece or in four: each is allowed, so that only a comparison of batches shows a kernel that
+    takes the one beside few rows and the other beside many (gate `invariance`, where batch is declared invariant)."""
+    i = np.arange(4096)
+    row = ((i * 7919) % 2003 - 1001) * np.exp2((i * 31) % 12 - 6)
+    weight = ((i * 104_729) % 1009 - 504) / 64.0
+
+    def total(pieces: int) -> float:
+        parts = f32(row * weight).astype(np.float32).reshape(pieces, -1)
+        # accumulate adds in order
+        sums = np.add.accumulate(parts, axis=1, dtype=np.float32)[:, -1]
+        return float(np.add.accumulate(sums, dtype=np.float32)[-1])
+
+    one, four = total(1), total(4)
+    assert one != four
+    inputs = {"x": row[None], "weight": weight[None], "bias": [0.0]}
+    kernel = find("linear", "float32")
+    assert Example(kernel, inputs, one, {}).refused(one) == 0
+    assert Example(kernel, inputs, one, {}).refused(four) == 0
+    # every second term, and half of the weight; the bound of 4096 terms in any order is 0.024 % of their magnitudes
+    for faulty in (float(row[::2] @ weight[::2]), one / 2.0):
+        assert Example(kernel, inputs, one, {}).refused(faulty) == 1
 
 
 def pooled(r: Reading, x: Quantity) -> Quantity:

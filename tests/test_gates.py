@@ -23,6 +23,7 @@ from contract.checks import collect_checks
 from contract.config import read_config
 from contract.engines import host
 from contract.errors import StoreError
+from contract.gates import reference
 from contract.gates.invariance import _with_other_rows
 from contract.gates.reference import _audit_case
 from contract.judge import Bench, Subject, Tally
@@ -351,6 +352,41 @@ def test_the_audit_does_not_know_the_sign_of_a_zero(by: float, said: str) -> Non
     case = make_case(kernel, {"rows": 1, "d": 1}, {"x": np.ones((1, 1)), "w": np.array([by])})
     assert _audit_case(kernel, case, {}).startswith(said)
     assert bool(_audit_case(kernel, case, {})) == bool(said)
+
+
+def test_the_audit_uses_a_weight_for_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has at least 8 rows and at most 8 columns where rows share a weight, for which its 200-bit numbers are the cost."""
+
+    def layer(r: Reading, x: Quantity, w: Quantity) -> Quantity:
+        return r.round("out", r.dot(x, w.swapaxes(0, 1)))
+
+    declared = contract.Contract(
+        name="layer",
+        family="sums",
+        reference=layer,
+        operands=(
+            contract.tensor("x", "rows k"),
+            contract.tensor("w", "n k"),
+            contract.output("out", "rows n"),
+        ),
+        profiles=(contract.Profile("once", {"out": "bf16"}),),
+        row_dims=("rows",),
+        column_dim="n",
+        shapes=({"rows": 20, "k": 16, "n": 30},),
+        stress=({"k": 8, "n": 3},),
+        not_applicable={"exact": "a test"},
+        freedoms={"dot": "a test"},
+    )
+    kernel, seen = kernels_of(declared)[0], []
+
+    def audited(kernel: Kernel, case: Any, options: Any) -> str:
+        seen.append((case.rows(kernel), case.shape["n"], *case.operands["w"].shape))
+        return _audit_case(kernel, case, options)
+
+    monkeypatch.setattr("contract.gates.reference._audit_case", audited)
+    tally = reference.run(Bench(kernel, "default", 0))
+    assert tally.outcome == "pass"
+    assert set(seen) == {(10, 3, 3, 8), (8, 8, 8, 16)}
 
 
 def test_a_sound_reference_has_power_at_every_point(judged: Judged) -> None:

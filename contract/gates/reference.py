@@ -37,6 +37,8 @@ SAMPLES = {"quick": 10_000, "default": 100_000, "nightly": 10_000_000}
 AUDIT_OUTPUTS = {"quick": 50, "default": 500, "nightly": 20_000}
 # Elements of all operands of an audited piece: each becomes a 200-bit number, whatever the outputs are.
 AUDIT_ELEMENTS = {"quick": 1 << 12, "default": 1 << 13}
+# Rows and columns of a piece whose rows share a weight: a weight that is read is used this many times.
+AUDIT_SIDE = {"quick": 8, "default": 8}
 ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
 OUTPUTS_OF_A_RUN = {"quick": 1 << 7}
@@ -178,7 +180,11 @@ def _audit(
         rows = case.rows(kernel)
         each = max(1, size_of({o: n for o, n in case.shape.items()}) // max(1, rows))
         count = min(rows, max(1, min(left, 256) // each))
+        side = AUDIT_SIDE.get(bench.effort, 64) if _has_weight(kernel) else 0
+        count = min(rows, max(count, side))
         piece = case if kernel.shares or count == rows else take_rows(kernel, case, slice(0, count))
+        if side and not kernel.shares:
+            piece = _columns(kernel, piece, side)
         piece = _fewer_columns(kernel, piece, AUDIT_ELEMENTS.get(bench.effort))
         if _size(kernel, piece) > 4 * AUDIT_OUTPUTS[bench.effort] or left <= 0:
             continue
@@ -200,7 +206,25 @@ def _fewer_columns(kernel: Kernel, case: Case, most: int | None) -> Case:
     size = sum(x.size for x in case.operands.values())
     if most is None or dim is None or kernel.shares or size <= most:
         return case
-    keep = slice(0, max(1, int(case.shape[dim]) * most // size))
+    return _columns(kernel, case, max(1, int(case.shape[dim]) * most // size))
+
+
+def _has_weight(kernel: Kernel) -> bool:
+    """Whether rows share an operand that has the columns and what they are summed over."""
+    contract = kernel.contract
+    return contract.column_dim is not None and any(
+        contract.column_dim in o.dims
+        and len(o.dims) > 1
+        and not set(o.dims) & set(contract.row_dims)
+        for o in kernel.inputs()
+    )
+
+
+def _columns(kernel: Kernel, case: Case, count: int) -> Case:
+    """The first columns of a case."""
+    dim = kernel.contract.column_dim
+    assert dim is not None
+    keep = slice(0, min(count, int(case.shape[dim])))
     operands = {
         o.name: case.operands[o.name][tuple(keep if d == dim else slice(None) for d in o.dims)]
         for o in kernel.inputs()

@@ -22,5 +22,6 @@ def gemma3(ids: torch.Tensor, table: torch.Tensor, scale: torch.Tensor) -> Any:
     """The factor is stored in fp32 and rounded when it is used."""
     from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
 
-    embedding: Any = Gemma3TextScaledWordEmbedding
-    return weighted(embedding(*table.shape, 0, float(scale)), table)(ids)
+    vocab, width = table.shape
+    module = Gemma3TextScaledWordEmbedding(vocab, width, 0, float(scale))
+    return weighted(module, table)(ids)
