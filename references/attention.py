@@ -46,8 +46,9 @@ def attention(
         block: (keys,) int32, 0 for text, the image's number else; a query's is that of its own key (image_block).
         cap: () fp32, soft cap of the scores, before the mask (capped=yes).
         scale: multiplies the scores.
-        mask: 'full'; 'causal', key <= position; 'prefix', causal or key < prefix; 'sliding', causal and position - key
-            < window; 'image_block', position - key < window, and causal or of the position's own image.
+        mask: 'full'; 'causal', key <= position; 'prefix', causal or key < prefix (with prefix 0 it is the causal mask);
+            'sliding', causal and position - key < window; 'image_block', position - key < window, and causal or of the
+            position's own image.
 
     Rounding points:
         scores, scaled: q.k, and its multiple (eager).

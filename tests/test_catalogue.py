@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import runpy
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from contract import listing, registry, suites
 from contract.config import Config
+from contract.formats import FORMATS
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,7 +43,7 @@ def test_a_kernel_has_its_name_in_every_folder(module: str) -> None:
         )
         if not (ROOT / path).is_file()
     ]
-    assert missing == []
+    assert not missing, f"missing: {', '.join(missing)}"
     # kernels that share a file: it is called after one of them
     assert module in MODULES[module]
 
@@ -48,7 +51,8 @@ def test_a_kernel_has_its_name_in_every_folder(module: str) -> None:
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_kernel_is_implemented_and_controlled(module: str) -> None:
     for name in MODULES[module]:
-        assert "torch" in [i.name for i in registry.implementations(name)]
+        names = [i.name for i in registry.implementations(name)]
+        assert "torch" in names, f"{name}: one implementation is called torch; there are {names}"
         planted = registry.controls(name)
         assert any(control.colour == "red" for control in planted), name
         assert any(control.colour == "green" for control in planted), name
@@ -60,6 +64,40 @@ def test_records_are_of_kernels_that_exist() -> None:
     assert named == {name for names in MODULES.values() for name in names}
     for path in (ROOT / "records").glob("*.json"):
         assert json.loads(path.read_text())
+
+
+def test_records_are_of_the_first_shape() -> None:
+    """Also those of libraries that are not installed here, whose gate does not run."""
+    stale = []
+    for path in sorted((ROOT / "records").glob("*.json")):
+        for entry in json.loads(path.read_text())["entries"]:
+            name, *stated = entry["kernel"].partition("/")[0].split(",")
+            contract = registry.get(name)
+            values = contract.full_parameters(dict(one.split("=", 1) for one in stated))
+            if entry["shape"] != contract.sized(contract.shapes[0], values):
+                stale.append(f"{entry['kernel']}/{entry['implementation']}")
+    assert not stale, f"run with --gate limits --update-records: {', '.join(stale)}"
+
+
+def test_the_words_name_every_format() -> None:
+    line = next(
+        x for x in (ROOT / "docs" / "words.md").read_text().splitlines() if "| format |" in x
+    )
+    assert line.split(": ")[1].split(";")[0].split(", ") == list(FORMATS)
+
+
+def test_the_first_contract_can_be_registered_beside_the_catalogue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for table in ("_contracts", "_implementations", "_controls", "_origins"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    page = (ROOT / "docs" / "first-contract.md").read_text()
+    block = page.partition("    # contracts/")[2].partition("\nRun `contract run")[0]
+    name, _, code = block.partition("\n")
+    (tmp_path / name).write_text(textwrap.dedent(code))
+    runpy.run_path(str(tmp_path / name), run_name="first")
+    registry.check()
+    assert registry.origin(name.removesuffix(".py")) == "first"
 
 
 def test_the_page_of_kernels_is_the_one_that_the_command_writes() -> None:
