@@ -22,7 +22,7 @@ from contract.case import (
     shape_from,
     take_rows,
 )
-from contract.declare import Operand
+from contract.declare import Operand, only_for
 from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError, NotAllowed
 from contract.interval import Array
@@ -80,6 +80,8 @@ def assert_allowed(
             reproduces all observed bits, if a single one does.
         CaseError: operands that do not fit the contract, or nothing to compare.
     """
+    # a test's report shows the test, not this function
+    __tracebackhide__ = True
     if rows is not None:
         rows = _whole("rows", rows, "judge at least one row, as a whole number", 1)
     seed = _whole("seed", seed, "give a whole number >= 0", 0)
@@ -101,7 +103,11 @@ def assert_allowed(
         if best is None or refused < best[0]:
             best = (refused, ranges, options)
     assert best is not None
-    message = _message(target, case, outputs, *best, chosen)
+    message = _message(target, case, outputs, *best, chosen, stated=profile is not None)
+    assumed = _assumed(target, operands)
+    # a cause that was found says more
+    if assumed and "all observed bits" not in message:
+        message += f"\n{assumed}"
     if profile is None and len(target.contract.profiles) > 1:
         message += (
             f"\nprofile {target.profile.name} was assumed; {_other_profiles(target, case, outputs)}"
@@ -119,20 +125,40 @@ def _whole(name: str, value: Any, repair: str, least: int) -> int:
 
 def _unknown(kernel: Kernel, given: Mapping[str, Any]) -> str:
     """What was given under a name that the contract does not have."""
-    known = {o.name for o in kernel.contract.inputs()} | {s.name for s in kernel.contract.scalars}
-    strange = [name for name in given if name not in known]
-    return f" ({', '.join(f'{name}=' for name in strange)} is no operand)" if strange else ""
+    known = {s.name for s in kernel.contract.scalars}
+    taken = {o.name for o in kernel.inputs()}
+    said = [_strange(kernel, name) for name in given if name not in known | taken]
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _strange(kernel: Kernel, name: str) -> str:
+    """Why that name is none of this kernel's."""
+    contract = kernel.contract
+    if name in contract.options:
+        fixed = (f"{p.name} has {p.options[name]}" for p in contract.profiles)
+        return f"{name}= is an option, which the profile fixes: {', '.join(fixed)}"
+    for operand in contract.inputs():
+        if operand.name == name:
+            return f"{name}= is for {only_for(operand.when)}"
+    return f"no operand {name}"
+
+
+def _assumed(kernel: Kernel, given: Mapping[str, Any]) -> str:
+    """The parameters that took their first value because the caller stated none."""
+    silent = [
+        f"{key}={kernel.parameters[key]} was assumed ({' | '.join(values)})"
+        for key, values in kernel.contract.parameters.items()
+        if key not in given
+    ]
+    return "; ".join(silent)
 
 
 def _other_profiles(target: Kernel, case: Case, outputs: Mapping[str, Array]) -> str:
     """What the other profiles of the same formats say of the outputs."""
+    from contract.diagnose import same_formats
+
     fitting = []
-    for kernel in kernels_of(target.contract):
-        same = kernel.parameters == target.parameters and all(
-            kernel.format(o) == target.format(o) for o in (*target.inputs(), *target.outputs())
-        )
-        if not same or kernel.profile.name == target.profile.name:
-            continue
+    for kernel in same_formats(target):
         for options in option_sets(kernel):
             ranges = case_range(kernel, case, options)
             if not any(mask.any() for mask in refusals(ranges, outputs).values()):
@@ -175,6 +201,8 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
         # find takes an empty one as the first
         registry.get(kernel).profile(profile)
     target = find(kernel, profile, _parameters(kernel, operands))
+    assumed = _assumed(target, operands)
+    assumed = assumed and f"; {assumed}"
     given = dict(operands)
     for name in target.parameters:
         given.pop(name, None)
@@ -191,7 +219,7 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
         if operand.name not in given:
             raise CaseError(
                 f"{target.id}: operand {operand.name}= is not given{_unknown(target, given)}; it takes"
-                f" {', '.join(o.name for o in target.inputs())}"
+                f" {', '.join(o.name for o in target.inputs())}{assumed}"
             )
         bits[operand.name] = _bits(target, operand, given.pop(operand.name))
     if given:
@@ -200,8 +228,12 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
             + [s.name for s in target.contract.scalars]
             + list(target.contract.parameters)
         )
-        raise CaseError(f"{target.id}: no operand {', '.join(given)}; it has {', '.join(known)}")
-    shape = shape_from(target, {name: x.shape for name, x in bits.items()})
+        said = "; ".join(_strange(target, name) for name in given)
+        raise CaseError(f"{target.id}: {said}; it has {', '.join(known)}{assumed}")
+    try:
+        shape = shape_from(target, {name: x.shape for name, x in bits.items()})
+    except CaseError as error:
+        raise CaseError(f"{error}{assumed}") from None
     for operand in target.inputs():
         check_values(target, operand, shape, bits[operand.name])
     return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
@@ -228,9 +260,18 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
     name = TORCH_TYPES[fmt.name]
     dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
     if dtype != name:
+        number = isinstance(value, (bool, int, float))
+        tensor = f", as a tensor of shape ({', '.join(operand.dims)})" if number else ""
+        fitting = [
+            other.profile.name
+            for other in kernels_of(kernel.contract)
+            if other.parameters == kernel.parameters
+            and TORCH_TYPES[other.format(operand).name] == dtype
+        ]
+        taken = f"profile {' or '.join(fitting)} takes" if fitting else "no profile takes"
         raise CaseError(
-            f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name};"
-            f" profiles are {', '.join(p.name for p in kernel.contract.profiles)}"
+            f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name}{tensor};"
+            f" {taken} {dtype}"
         )
     if isinstance(value, np.ndarray):
         # not ascontiguousarray, which makes one dim of none
@@ -300,6 +341,8 @@ def _message(
     ranges: Mapping[str, OutputRange],
     options: Mapping[str, Any],
     rows: Array | None,
+    *,
+    stated: bool,
 ) -> str:
     from contract.diagnose import cause_line, causes, element_lines
 
@@ -308,7 +351,13 @@ def _message(
     lines = [f"{kernel.id}: {refused:,} of {total:,} outputs are not allowed"]
     lines += element_lines(kernel, case, outputs, ranges, masks, rows)
     found = causes(
-        kernel, Failure("assert_allowed", case, _plain(), outputs, options), outputs, {}, masks
+        kernel,
+        Failure("assert_allowed", case, _plain(), outputs, options),
+        outputs,
+        {},
+        masks,
+        # without one that is stated, the last line says which are allowed
+        profiles=stated,
     )
     return "\n".join([*lines, cause_line(found)] if found else lines)
 

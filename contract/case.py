@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from contract import formats, registry
-from contract.declare import Contract, Operand, Profile, cases_of, exists, served
+from contract.declare import Contract, Operand, Profile, cases_of, exists, only_for, served
 from contract.errors import CaseError, DeclarationError
 from contract.interval import Array
 
@@ -126,14 +126,10 @@ def find(
     full = contract.full_parameters(parameters or {})
     if not exists(chosen, full):
         raise DeclarationError(
-            f"contract {name}: profile {chosen.name} is for {_listed(chosen.when)} only, not for"
+            f"contract {name}: profile {chosen.name} is for {only_for(chosen.when)} only, not for"
             f" {', '.join(f'{k}={v}' for k, v in full.items())}"
         )
     return Kernel(contract, full, concrete(chosen, full))
-
-
-def _listed(when: Mapping[str, tuple[str, ...]]) -> str:
-    return " and ".join(f"{key} = {' or '.join(values)}" for key, values in when.items())
 
 
 @dataclass(frozen=True)
@@ -207,8 +203,14 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
     """Refuse a value that the operand may not hold.
 
     Raises:
-        CaseError: an index outside least .. below - 1, or a value that must be positive and is not.
+        CaseError: an index outside least .. below - 1, a code wider than its format, or a value that must be positive
+            and is not.
     """
+    fmt = kernel.format(operand)
+    if fmt.bits < 8 and fmt.lowest >= 0 and (bits >> fmt.bits).any():
+        raise CaseError(
+            f"{kernel.id}: {operand.name} holds {int(bits.max())}; {fmt.name} is one code of 0 to {int(fmt.max)} in each element"
+        )
     if operand.positive:
         values = formats.decode(bits, kernel.format(operand))
         wrong = ~((values > 0) & (values < np.inf))

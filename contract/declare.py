@@ -635,6 +635,11 @@ class Control:
         )
 
 
+def only_for(when: Mapping[str, tuple[str, ...]]) -> str:
+    """The parameters that a profile or an operand is for, in words."""
+    return " and ".join(f"{key} = {' or '.join(values)}" for key, values in when.items())
+
+
 def served(parameters: Mapping[str, tuple[str, ...]], values: Mapping[str, str]) -> bool:
     """Whether an implementation or control declared for `parameters` serves these enumerated values."""
     return all(values.get(key) in allowed for key, allowed in parameters.items())

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from contract import autocontrols, formats
-from contract.case import Case, Kernel, make_case, take_rows
+from contract.case import Case, Kernel, kernels_of, make_case, take_rows
 from contract.interval import Array
 from contract.judge import Bench, Failure, Outputs, Subject
-from contract.ranges import OutputRange, case_range, refusals
+from contract.ranges import OutputRange, case_range, option_sets, refusals
 from contract.shrink import shrink
 
 SHRINK_CALLS = 120
 # Larger rows are shown as they are: every step of the reducer would cost a whole launch and a whole range.
 SHRINK_ELEMENTS = 1 << 16
 EXPLAIN_ROWS = 64
+_PROFILE = "profile "
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,27 @@ def _distance(out: OutputRange, index: tuple[int, ...], got: Any) -> str:
 def _operand_line(kernel: Kernel, case: Case, name: str) -> str:
     operand = next(o for o in kernel.inputs() if o.name == name)
     values = case.value(kernel, operand)
+    fmt = kernel.format(operand)
     flat = values.ravel()
-    differ = np.flatnonzero((flat != 0) | np.isnan(flat))
-    head = f"{name} {kernel.format(operand).name}{list(values.shape)}"
+    head = f"{name} {fmt.name}{list(values.shape)}"
+
+    def one(value: Any) -> str:
+        return str(int(value)) if fmt.kind == "int" else repr(float(value))
+
     if flat.size and (flat == flat[0]).all():
-        return f"{head} all {float(flat[0])!r}"
-    if differ.size <= 8:
-        return f"{head} zero but " + ", ".join(f"[{i}]={float(flat[i])!r}" for i in differ)
-    return f"{head} = " + ", ".join(f"{float(v)!r}" for v in flat[:6]) + ", ..."
+        return f"{head} all {one(flat[0])}"
+    kinds, counts = np.unique(flat, return_counts=True)
+    # most elements alike: those that are not
+    for most in (0.0, *kinds[counts > 0.75 * flat.size][:1]):
+        differ = np.flatnonzero(~((flat == most) | (np.isnan(flat) & np.isnan(most))))
+        if differ.size <= 8:
+            places = (np.unravel_index(i, values.shape) for i in differ)
+            but = (
+                f"[{', '.join(str(int(k)) for k in place)}]={one(values[place])}"
+                for place in places
+            )
+            return f"{head} {'zero' if most == 0 else one(most)} but {', '.join(but)}"
+    return f"{head} = " + ", ".join(one(v) for v in flat[:6]) + ", ..."
 
 
 def causes(
@@ -216,8 +230,11 @@ def causes(
     outputs: Outputs,
     depths: Mapping[str, int],
     refused: Mapping[str, Array],
+    *,
+    profiles: bool = True,
 ) -> list[str]:
-    """Each dropped or truncated point, option or parameter under which, alone, every observed bit is allowed."""
+    """Each dropped or truncated point, option or parameter under which, alone, every observed bit is allowed; or else
+    each other profile of the same formats."""
     case = failure.case
     if not kernel.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
         rows = _rows_to_explain(kernel, case, refused)
@@ -241,11 +258,26 @@ def causes(
     for name, (_, parameters) in autocontrols.other_parameters(kernel).items():
         if _explains(kernel, case, outputs, failure.options, depths, parameters=parameters):
             found.append(f"parameter {name}")
+    for other in same_formats(kernel) if profiles else ():
+        if any(_explains(other, case, outputs, o, depths) for o in option_sets(other)):
+            found.append(f"{_PROFILE}`{other.profile.name}`")
     return found
 
 
+def same_formats(kernel: Kernel) -> list[Kernel]:
+    """The kernels of the other profiles, where these read and write the same formats."""
+    return [
+        other
+        for other in kernels_of(kernel.contract)
+        if other.parameters == kernel.parameters
+        and other.profile.name != kernel.profile.name
+        and all(other.format(o) == kernel.format(o) for o in (*kernel.inputs(), *kernel.outputs()))
+    ]
+
+
 def cause_line(found: Sequence[str]) -> str:
-    """The line of a finding that names its causes."""
+    """The line of a finding that names its causes; profiles only where no single change is one."""
+    found = [cause for cause in found if not cause.startswith(_PROFILE)] or found
     if len(found) == 1:
         return f"reproduces all observed bits: {found[0]}"
     return f"each reproduces all observed bits: {'; '.join(found)}"

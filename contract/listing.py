@@ -9,8 +9,12 @@ from typing import Any
 
 from contract import registry
 from contract.availability import packages
-from contract.declare import Contract, Operand, Profile, Scalar, Shape
+from contract.declare import Contract, Operand, Profile, Scalar, Shape, only_for
+from contract.engines.placement import TORCH_TYPES
 from contract.errors import UsageError
+
+#: formats whose codes lie in a wider or an untyped tensor
+CARRIED = ("int4", "uint4", "e2m1", "e8m0")
 
 
 def facts() -> list[dict[str, Any]]:
@@ -84,7 +88,8 @@ def _page(contract: Contract) -> Iterator[str]:
     for profile in contract.profiles:
         rounded = [f"{p} {fmt}" for p, fmt in profile.points.items() if fmt]
         users = f"; {profile.users}" if profile.users else ""
-        yield f"- profile `{profile.name}`: {', '.join(rounded) or 'nothing is rounded'}{users}"
+        only = f"; only for {only_for(profile.when)}" if profile.when else ""
+        yield f"- profile `{profile.name}`: {', '.join(rounded) or 'nothing is rounded'}{users}{only}"
     names = sorted({i.name for i in registry.implementations(contract.name)})
     yield f"- implementations: {', '.join(names) or 'none'}"
     colours = [c.colour for c in registry.controls(contract.name)]
@@ -168,6 +173,8 @@ def _operand(operand: Operand) -> tuple[str, str, str, str, str]:
     if operand.finite:
         notes.append("positive values only" if operand.positive else "finite values only")
     notes += [f"only when {key} is {' or '.join(values)}" for key, values in operand.when.items()]
+    if operand.format in CARRIED:
+        notes.insert(0, f"{TORCH_TYPES[operand.format]}, one code each")
     dims = f"({', '.join(operand.dims)})"
     return operand.name, operand.role, dims, operand.format, "; ".join(notes)
 
@@ -180,16 +187,19 @@ def _profiles(profiles: Iterable[Profile]) -> Iterator[str]:
     for profile in profiles:
         yield profile.name + (f", used by {profile.users}" if profile.users else "")
         points = ", ".join(f"{p} {fmt or 'not rounded'}" for p, fmt in profile.points.items())
+        if profile.when:
+            yield f"  only for {only_for(profile.when)}"
         yield f"  rounding points: {points or 'none'}"
         for title, table in (
             ("formats", profile.formats),
             ("options", profile.options),
             ("overflow", profile.overflow),
-            ("cannot be shown", profile.vacuous),
         ):
             if table:
                 entries = ", ".join(f"{key} {_alternatives(v)}" for key, v in table.items())
                 yield f"  {title}: {entries}"
+        for key, reason in profile.vacuous.items():
+            yield f"  cannot be shown: {key}: {reason}"
         if profile.keeps_subnormals:
             yield "  subnormals are kept"
 

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from contract import orders
-from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch
+from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch, only_for
 from contract.errors import DeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,10 +83,7 @@ def implementation(
     needs = _names("requires", requires)
 
     def add(call: F) -> F:
-        served = {
-            key: (value,) if isinstance(value, str) else tuple(value)
-            for key, value in parameters.items()
-        }
+        served = _served(parameters)
         profiles = (profile,) if profile is None or isinstance(profile, str) else profile
         for one in profiles:
             item = Implementation(
@@ -116,6 +113,14 @@ def implementation(
         return call
 
     return add
+
+
+def _served(parameters: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Every parameter's values; a number is the value that it is written as."""
+    return {
+        key: tuple(map(str, value)) if isinstance(value, (tuple, list)) else (str(value),)
+        for key, value in parameters.items()
+    }
 
 
 def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -151,10 +156,7 @@ def _control(
     needs = _names("requires", requires)
 
     def add(call: F) -> F:
-        served = {
-            key: (value,) if isinstance(value, str) else tuple(value)
-            for key, value in parameters.items()
-        }
+        served = _served(parameters)
         for one in (profile,) if isinstance(profile, str) else profile:
             item = Control(
                 kernel,
@@ -352,6 +354,12 @@ def _check_target(
                 raise DeclarationError(
                     f"{what}: {kernel} has no {key}={value!r}; parameters are {dict(contract.parameters)}"
                 )
+    when = contract.profile(profile).when
+    if any(not set(parameters.get(key, values)) & set(values) for key, values in when.items()):
+        stated = ", ".join(f"{key}={' or '.join(values)}" for key, values in parameters.items())
+        raise DeclarationError(
+            f"{what}: profile {profile} of {kernel} is for {only_for(when)} only, not for {stated}"
+        )
 
 
 def _with_profile(item: Implementation) -> Implementation:

@@ -46,12 +46,13 @@ def test_one_wrong_element_is_named_with_its_bits() -> None:
     got = int(out.view(torch.int16)[3, 5].item()) & 0xFFFF
     with pytest.raises(NotAllowed) as caught:
         contract.assert_allowed("scaled", out, scale=1.25, **given)
-    first, element, operand_line, scalars = str(caught.value).splitlines()
+    first, element, operand_line, scalars, assumed = str(caught.value).splitlines()
     assert first == "scaled/two_step: 1 of 48 outputs are not allowed"
     assert element.startswith(f"operands given: out[3, 5]: got 0x{got:04x} (")
     assert re.search(rf"allowed 0x{got - 1:04x} \(.*\) only, 1 ulp too (high|low)$", element)
     assert operand_line.startswith("operands: x bf16[6, 8] = ")
     assert scalars == "scalars: scale=1.25"
+    assert assumed == "sign=plus was assumed (plus | minus)"
     # an AssertionError, so that pytest reports a failure and no error
     assert isinstance(caught.value, AssertionError)
 
@@ -237,3 +238,93 @@ def test_a_contract_of_ones_own_does_not_hide_the_suites(project: Path) -> None:
     given = operands()
     assert contract.assert_allowed("own", given["x"] * 2, x=given["x"]).compared == 48
     assert contract.assert_allowed("scaled", right(**given), scale=1.25, **given).compared == 48
+
+
+def coded(r: Any, x: Any, one: Any, z: Any = None, form: str = "", bias: str = "") -> Any:
+    return r.round("out", r.round("twice", x + x) + (x if z is None else z))
+
+
+@pytest.fixture
+def codes() -> dict[str, Any]:
+    """A contract with packed codes, two profiles, a parameter that decides on an operand, and an option."""
+    contract.register(
+        contract.Contract(
+            name="coded", family="sums", reference=coded,
+            operands=(contract.tensor("x", "rows d"), contract.output("out", "rows d"),
+                      contract.tensor("z", "rows d", "uint4", when={"bias": ("yes",)}),
+                      contract.tensor("one", "", "fp32")),
+            parameters={"bias": ("no", "yes")}, options={"form": ("a", "b")},
+            profiles=(contract.Profile("kept", {"twice": None, "out": "bf16"}, options={"form": "a"}),
+                      contract.Profile("narrow", {"twice": "e4m3fn", "out": "bf16"}, options={"form": "a"}),
+                      contract.Profile("wide", {"twice": None, "out": "fp32"}, {"x": "fp32", "out": "fp32"},
+                                       options={"form": "b"})),
+            row_dims=("rows",), shapes=({"rows": 1, "d": 1},), not_applicable={"exact": "a test"},
+        )
+    )  # fmt: skip
+    x = torch.arange(1, 49).reshape(6, 8).bfloat16()
+    return {"x": x, "z": torch.full((6, 8), 3, dtype=torch.uint8), "one": torch.ones(())}
+
+
+def refusal(out: Any, **given: Any) -> str:
+    with pytest.raises((CaseError, NotAllowed)) as caught:
+        contract.assert_allowed("coded", out, **given)
+    assert [e.ishidden(caught) for e in caught.traceback if e.name == "assert_allowed"] == [True]
+    return str(caught.value)
+
+
+def test_a_refusal_says_what_was_assumed_and_what_a_name_is_for(codes: dict[str, Any]) -> None:
+    x, z, one = codes["x"], codes["z"], codes["one"]
+    out = x * 3
+    given = {"x": x, "one": one, "profile": "kept"}
+    assumed = "bias=no was assumed (no | yes)"
+    assert (
+        refusal(out, z=z, **given)
+        == f"coded/kept: z= is for bias = yes; it has x, one, bias; {assumed}"
+    )
+    assert "operand x= is not given (z= is for bias = yes); it takes x, one; bias=no" in refusal(
+        out, z=z, one=one, profile="kept"
+    )
+    assert refusal(out + 1, **given).endswith(assumed)
+    assert "assumed" not in refusal(out + 1, bias="no", **given)
+    assert (
+        "form= is an option, which the profile fixes: kept has a, narrow has a, wide has b"
+        in refusal(out, form="a", **given)
+    )
+    assert refusal(out, **{**given, "x": x.float()}).endswith(
+        "x has dtype float32, profile kept needs bfloat16; profile wide takes float32"
+    )
+    assert refusal(out, **{**given, "x": x.half()}).endswith("; no profile takes float16")
+    assert "profile kept needs float32, as a tensor of shape ();" in refusal(
+        out, **{**given, "one": 1.0}
+    )
+
+
+def test_a_byte_that_is_no_code_is_refused(codes: dict[str, Any]) -> None:
+    codes["z"][2, 3] = 0x73
+    assert refusal(codes["x"], profile="kept", bias="yes", **codes) == (
+        "coded,bias=yes/kept: z holds 115; uint4 is one code of 0 to 15 in each element"
+    )
+
+
+def test_operands_are_shown_as_what_they_are(codes: dict[str, Any]) -> None:
+    codes["x"] = torch.full((6, 8), -torch.inf).bfloat16()
+    codes["x"][1, 2], codes["x"][5, 0] = 2.5, torch.nan
+    codes["z"][:] = 0
+    codes["z"][4, 7] = 9
+    said = refusal(torch.zeros(6, 8).bfloat16(), profile="kept", bias="yes", **codes)
+    assert (
+        "x bf16[6, 8] -inf but [1, 2]=2.5, [5, 0]=nan; z uint4[6, 8] zero but [4, 7]=9; one" in said
+    )
+    codes["z"][:] = torch.arange(8)
+    said = refusal(torch.zeros(6, 8).bfloat16(), profile="kept", bias="yes", **codes)
+    assert "z uint4[6, 8] = 0, 1, 2, 3, 4, 5, ..." in said
+
+
+def test_another_profile_that_allows_the_bits_is_named(codes: dict[str, Any]) -> None:
+    x = codes["x"]
+    narrow = (x * 2).to(torch.float8_e4m3fn).bfloat16() + x
+    said = refusal(narrow, x=x, one=codes["one"], profile="kept", bias="no")
+    assert said.endswith("reproduces all observed bits: profile `narrow`")
+    # a single change says more
+    said = refusal(x * 3, x=x, one=codes["one"], profile="narrow", bias="no")
+    assert said.endswith("reproduces all observed bits: dropped point `twice`")

@@ -242,7 +242,7 @@ def test_a_failing_row_is_shrunk_and_shown_in_full(judged: Judged) -> None:
     )
     # nothing but one product and one addend decides the element
     assert re.fullmatch(
-        r"operands: x bf16\[1, \d\] .*\[\d\]=[^,]+; w bf16\[\d\] .*\[\d\]=[^,]+", operands
+        r"operands: x bf16\[1, \d\] .*\[0, \d\]=[^,]+; w bf16\[\d\] .*\[\d\]=[^,]+", operands
     )
     assert scalars == "scalars: scale=1.25"
     assert cause == "reproduces all observed bits: dropped point `product`"

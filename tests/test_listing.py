@@ -10,7 +10,7 @@ import pytest
 from contract import registry
 from contract.declare import Contract, Profile, Scalar, output, tensor
 from contract.errors import UsageError
-from contract.listing import list_json, list_lines, show_lines
+from contract.listing import list_json, list_lines, markdown_lines, show_lines
 
 
 def reference(r: Any, x: Any, eps: float) -> Any:
@@ -31,10 +31,18 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> None:
         operands=(
             tensor("x", "rows d"),
             tensor("w", "d", when={"gain": ("w",)}),
+            tensor("z", "d", "uint4", finite=True),
             output("out", "rows d", in_place_of="x"),
         ),
         profiles=(
             Profile("once", {"mid": None, "out": "bf16"}, options={"form": (1, 2)}, users="nobody"),
+            Profile(
+                "kept",
+                {"mid": "fp32", "out": "bf16"},
+                options={"form": 1},
+                vacuous={"mid": "it is exact"},
+                when={"gain": ("w",)},
+            ),
         ),
         row_dims=("rows",),
         parameters={"gain": ("none", "w")},
@@ -56,13 +64,13 @@ def test_list_has_a_line_for_each_contract() -> None:
     head, line = list_lines()
     assert head.split("  ")[0] == "NAME"
     assert line.split() == (
-        ["double", "sums", "once", "gain=none|w", "plain", "1", "red,", "1", "green"]
+        ["double", "sums", "once", "kept", "gain=none|w", "plain", "1", "red,", "1", "green"]
     )
     assert json.loads(list_json()) == [
         {
             "name": "double",
             "family": "sums",
-            "profiles": ["once"],
+            "profiles": ["once", "kept"],
             "parameters": {"gain": ["none", "w"]},
             "implementations": ["plain"],
             "planted_controls": {"red": 1, "green": 1},
@@ -81,6 +89,9 @@ def test_a_kernel_without_an_implementation_says_none(monkeypatch: pytest.Monkey
         "double (sums): x + x",
         "x in (rows, d) bf16",
         "w in (d) bf16 only when gain is w",
+        "z in (d) uint4 uint8, one code each; finite values only",
+        "only for gain = w",
+        "cannot be shown: mid: it is exact",
         "out out (rows, d) bf16 may be written over x",
         "eps: 0.5, 2.0 (default 0.5)",
         "gain: none | w (default none)",
@@ -106,3 +117,7 @@ def test_show_tells_what_is_declared(line: str) -> None:
 def test_show_of_an_unknown_kernel_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"no contract 'doubel'; did you mean double\?"):
         show_lines("doubel")
+
+
+def test_the_page_says_what_a_profile_is_for() -> None:
+    assert "- profile `kept`: mid fp32, out bf16; only for gain = w" in markdown_lines()

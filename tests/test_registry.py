@@ -157,3 +157,29 @@ def test_a_target_that_no_contract_has_is_refused(add: Callable[[], object], sai
     with pytest.raises(DeclarationError) as caught:
         registry.check()
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [128, (128, 32), "128"])
+def test_a_number_is_the_parameter_that_it_is_written_as(values: Any) -> None:
+    registry.register(replace(make(), parameters={"block": ("128", "32")}))
+    registry.implementation("double", block=values)(kernel)
+    registry.red("double", profile="once", gate="shapes", block=values)(kernel)
+    registry.check()
+    want = tuple(map(str, values)) if isinstance(values, tuple) else ("128",)
+    (item,), (control,) = registry.implementations(), registry.controls()
+    assert item.parameters == control.parameters == {"block": want}
+
+
+def test_a_profile_that_is_not_for_the_stated_parameters_is_refused() -> None:
+    profiles = (
+        Profile("once", {"out": "bf16"}),
+        Profile("wide", {"out": None}, when={"gain": ("two",)}),
+    )
+    registry.register(replace(make(), profiles=profiles))
+    registry.implementation("double", profile="wide", name="all")(kernel)
+    registry.check()
+    registry.implementation("double", profile="wide", gain="one")(kernel)
+    with pytest.raises(
+        DeclarationError, match="profile wide of double is for gain = two only, not for gain=one"
+    ):
+        registry.check()
