@@ -17,8 +17,18 @@ import pytest
 import torch
 
 import contract
-from contract import Contract, Profile, diagnose, gates, output, registry, suites, tensor
-from contract.case import Kernel, find, kernels_of, make_case, take_rows
+from contract import (
+    Contract,
+    Profile,
+    autocontrols,
+    diagnose,
+    gates,
+    output,
+    registry,
+    suites,
+    tensor,
+)
+from contract.case import Case, Kernel, find, kernels_of, make_case, take_rows
 from contract.checks import collect_checks
 from contract.config import read_config
 from contract.engines import host
@@ -275,6 +285,25 @@ def test_rows_that_failed_before_do_not_take_the_place_of_drawn_ones(
     assert [case.label for _, case in with_rows[9:]] == [
         case.label for _, case in subject.chosen(plain, "stress")
     ]
+
+
+@pytest.mark.parametrize("effort", ["default", "nightly"])
+def test_a_row_that_failed_before_does_not_keep_invariance_from_a_block_of_rows(
+    judged: Judged, effort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = find("affine")
+    stored = take_rows(kernel, Bench(kernel, effort, 0).cases("stress")[0], slice(0, 1))
+    target = {"kind": "implementation", "name": "any", "profile": "two_step", "module": ""}
+    subject = Subject(kernel, target, cast(Worker, None))
+    seen: list[tuple[str, int]] = []
+
+    def call(case: Case, *args: Any, **more: Any) -> Any:
+        seen.append((case.label, case.rows(kernel)))
+        return "", "", {}, autocontrols.nominal(kernel, case)
+
+    monkeypatch.setattr(subject, "call", call)
+    assert gates.run("invariance", Bench(kernel, effort, 0, [stored]), subject).outcome == "pass"
+    assert ("stress seed=0 block=0", 64) in seen
 
 
 def test_one_listed_alternative_must_explain_all_outputs(judged: Judged) -> None:
