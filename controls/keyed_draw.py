@@ -153,6 +153,24 @@ def lower_bits(
 
 
 @red("keyed_draw", profile="float32_logits", gate="exact")
+def sixteen_bits(
+    logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
+) -> torch.Tensor:
+    """u of the upper 16 bits: the noise of a likely token moves little."""
+    u = ((words_of(logits, key, seed) >> 16).float() + 0.5) * 2.0**-16
+    return drawn(logits, -(-u.log()).log(), temperature)
+
+
+@red("keyed_draw", profile="float32_logits", gate="exact")
+def one_bit_more(
+    logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
+) -> torch.Tensor:
+    """u of the upper 24 bits, which fp32 rounds: the largest is 1."""
+    u = ((words_of(logits, key, seed) >> 8).float() + 0.5) * 2.0**-24
+    return drawn(logits, -(-u.log()).log(), temperature)
+
+
+@red("keyed_draw", profile="float32_logits", gate="exact")
 def one_log(
     logits: torch.Tensor, key: torch.Tensor, *, temperature: float, seed: float
 ) -> torch.Tensor:

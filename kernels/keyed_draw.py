@@ -11,6 +11,7 @@ from contract import Contract, Profile, Scalar, implementation, output, register
 from contract.kernels.data import activations
 from contract.lazy import lazy
 from contract.references.keyed_draw import keyed_draw as reference
+from contract.references.keyed_draw import philox as words_of
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +20,29 @@ else:
 
 LOG = "CUDA C++ Programming Guide, single-precision functions: logf at most 1 ulp; SLEEF logf_u10 (torch CPU): 1.0 ulp"
 WORD = 0xFFFFFFFF
+#: Keys among which those with the largest words are looked for.
+POOL = 1 << 14
+#: How far ahead the drawn token of a close row is: some times what both logs and their sum may err.
+AHEAD = 2.0**-14
+
+
+def close_rows(rng: Any, rows: int, n: int, temperature: float, seed: float) -> tuple[Any, Any]:
+    """Logits (rows, n) and keys of draws that are decided in the last bits of u.
+
+    One token's u is as near to 1 as a few thousand keys have it, where log u changes most; another one's logit makes up
+    for the noise between them, all but a little, in favour of either.
+    """
+    pool = rng.integers(-(2**31), 2**31, POOL)
+    top = np.argsort(words_of(int(seed), pool, min(n, 4)).max(-1))[-rows:]
+    u = ((words_of(int(seed), pool[top], n) >> np.uint64(9)).astype(np.float64) + 0.5) * 2.0**-23
+    noise, every = -np.log(-np.log(u)), np.arange(rows)
+    first = noise[:, :4].argmax(-1)
+    second = (first + rng.integers(1, n, rows)) % n
+    ahead = rng.choice([AHEAD, -AHEAD], rows)
+    logits = np.full((rows, n), -64.0)
+    logits[every, first] = 0.0
+    logits[every, second] = (noise[every, first] - noise[every, second] + ahead) * temperature
+    return logits, pool[top]
 
 
 def exact_rows(
@@ -27,7 +51,7 @@ def exact_rows(
     """Candidates: those whose first and second scores are further apart than the errors of both logs.
 
     A third of the rows has equal logits, so that the noise alone decides; keys are dense, negative and large ones, some
-    of them twice. Masked tokens, NaN and +inf are among the others.
+    of them twice. Masked tokens, NaN and +inf are among the others; a sixth is decided in the last bits of u.
     """
     rows, n = shape["rows"], shape["n"]
     logits = rng.integers(-24, 25, (rows, n)) / 8.0
@@ -37,6 +61,11 @@ def exact_rows(
     logits[10::24, n // 3] = np.inf
     key = rng.integers(-(2**31), 2**31, rows)
     key[: rows // 2] = np.arange(rows // 2)
+    if scalars["temperature"] and n > 1:
+        close = slice(5, None, 6)
+        logits[close], key[close] = close_rows(
+            rng, len(key[close]), n, scalars["temperature"], scalars["seed"]
+        )
     key[-2:] = key[0]
     return {"logits": logits, "key": key}
 

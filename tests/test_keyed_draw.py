@@ -10,7 +10,7 @@ import pytest
 import torch
 from literal import kernel_and_case, refused
 
-from contract.kernels.keyed_draw import gumbel, keyed_draw_torch, philox
+from contract.kernels.keyed_draw import close_rows, gumbel, keyed_draw_torch, philox
 from contract.references.keyed_draw import philox as reference_philox
 from contract.references.keyed_draw import philox4x32
 
@@ -131,3 +131,18 @@ def test_a_close_pair_may_be_drawn_either_way() -> None:
     far = [[0.0, logits[0][1] + 1e-4]]
     assert (judged(far, key, [0], 1.0), judged(far, key, [1], 1.0)) == (1, 0)
     assert kernel_and_case("keyed_draw", {"logits": logits, "key": key})[0].contract.invariant
+
+
+def test_close_rows_are_decided_in_the_last_bits_of_u() -> None:
+    """Planted draws with u of 16 and of 24 bits went unseen while all exact rows were decided by a hundredth or more."""
+    logits, key = close_rows(np.random.default_rng(1), 16, 9, 0.7, SEED)
+    words = reference_philox(int(SEED), key, 9).astype(np.int64)
+
+    def drawn(u: Any) -> Any:
+        # all ones in fp32: the noise is infinite
+        with np.errstate(divide="ignore"):
+            return np.argmax(np.float32(logits).astype(np.float64) / 0.7 - np.log(-np.log(u)), -1)
+
+    assert judged(logits, key, drawn(((words >> 9) + 0.5) * 2.0**-23), 0.7) == 0
+    assert judged(logits, key, drawn(((words >> 16) + 0.5) * 2.0**-16), 0.7) >= 4
+    assert judged(logits, key, drawn(np.float32((words >> 8) + 0.5) * 2.0**-24), 0.7) >= 4
