@@ -21,6 +21,8 @@ from contract.errors import CaseError
 
 # Values of small operands are looked at on each call: remembering them costs as much.
 _SMALL = 1024
+#: Where all evidence is from.
+DEVICE = "cpu"
 
 
 class Call:
@@ -29,8 +31,9 @@ class Call:
     Called as the implementation is, with operands and scalars by name or in its own order; returns what it returns.
 
     Raises:
-        CaseError: an operand that is missing, or has a dtype, a number of dims, a size or values that the contract does
-            not allow; the message names the operand, the value and what is needed.
+        CaseError: an operand that is missing, that the contract has under other parameters only, or that has a device, a
+            dtype, a number of dims, a size or values that the contract does not allow; the message names the operand, the
+            value and what is needed.
     """
 
     def __init__(self, kernel: Kernel, item: Implementation) -> None:
@@ -39,6 +42,8 @@ class Call:
         self.inputs = {o.name: o for o in kernel.inputs()}
         self.types = {o.name: TORCH_TYPES[kernel.format(o).name] for o in kernel.inputs()}
         self.signature = signature_of(item.call)
+        # what one function that serves several parameters would take, and compute something else
+        self.absent = {o.name for o in kernel.contract.inputs()} - set(self.inputs)
         # id of a tensor whose values were looked at -> (the tensor, its version, one past its largest value)
         self._seen: dict[int, tuple[weakref.ref[Any], int, int | None]] = {}
 
@@ -47,6 +52,12 @@ class Call:
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         given = self._named(operands, named)
+        for name in self.absent:
+            if given.get(name) is not None:
+                raise CaseError(
+                    f"{self.kernel.id}: it has no operand {name}= under these parameters; it takes"
+                    f" {', '.join(self.inputs)}"
+                )
         self._check({name: given.get(name) for name in self.inputs})
         return self.item.call(*operands, **named, **self.extra)
 
@@ -74,6 +85,11 @@ class Call:
                 raise CaseError(
                     f"{self.kernel.id}: {name} has dtype {dtype}, profile {self.kernel.profile.name} needs"
                     f" {self.types[name]}; convert it, or ask verified() for another profile"
+                )
+            device = getattr(getattr(value, "device", None), "type", DEVICE)
+            if device != DEVICE:
+                raise CaseError(
+                    f"{self.kernel.id}: {name} is on {device}; the implementation is verified on the {DEVICE} alone"
                 )
         shape = shape_from(self.kernel, {name: tuple(v.shape) for name, v in given.items()})
         for name, operand in self.inputs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,13 @@ patchify = register(
 
 @implementation("patchify", name="torch", profile="moved")
 def patchify_torch(image: Tensor, *, patch: float, grid: str, vector: str) -> Tensor:
-    """One permutation of (image, channel, patch row, row, patch column, column)."""
+    """One permutation of (image, channel, patch row, row, patch column, column).
+
+    Raises:
+        ValueError: a side that is no whole number of pixels, or none.
+    """
+    if not 1.0 <= patch < math.inf or patch != int(patch):
+        raise ValueError(f"patch {patch!r}; a patch's side is a whole number of pixels, 1 or more")
     side = int(patch)
     images, channels, high, wide = image.shape
     rows, columns = high // side, wide // side

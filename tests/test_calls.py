@@ -222,3 +222,25 @@ def test_numpy_arrays_are_no_tensors_of_the_kernel() -> None:
     _, _, call = scaled()
     with pytest.raises(CaseError, match="x has dtype float64"):
         call(**{**right(), "x": np.ones((2, 4))})
+
+
+def test_an_operand_of_other_parameters_is_refused() -> None:
+    """One function serves both: given a scale, it would scale rows that are asked for unscaled."""
+    plain, scaled = (
+        next(k for k in kernels_of(registry.get("embed")) if k.parameters["scaled"] == s)
+        for s in ("no", "yes")
+    )
+    call, given = Call(plain, own(plain)), arguments(scaled)
+    refusal = "embed,scaled=no/once: it has no operand scale= under these parameters; it takes ids"
+    with pytest.raises(CaseError, match=refusal):
+        call(**given)
+    with pytest.raises(CaseError, match=refusal):
+        call(given["ids"], given["table"], given["scale"])
+    assert call(given["ids"], given["table"], None).dtype == torch.bfloat16
+
+
+def test_a_tensor_on_another_device_is_refused() -> None:
+    _, seen, call = scaled()
+    with pytest.raises(CaseError, match="x is on meta; the implementation is verified on the cpu"):
+        call(**{**right(), "x": torch.ones(2, 4, dtype=torch.bfloat16, device="meta")})
+    assert not seen

@@ -111,3 +111,11 @@ def test_a_block_at_an_odd_edge_is_smaller() -> None:
     out = cut(image, 1, "blocks", "row_col_channel")
     assert out.ravel().tolist() == [0, 1, 3, 4, 2, 5, 6, 7, 8]
     assert refused(image, out, 1, "blocks", "row_col_channel") == 0
+
+
+@pytest.mark.parametrize("patch", [0.0, -14.0, 14.5, float("nan"), float("inf")])
+def test_a_side_is_a_whole_number_of_pixels(patch: float) -> None:
+    with pytest.raises(ValueError, match=r"patch .*; a patch's side is a whole number"):
+        patchify_torch(
+            torch.zeros(1, 3, 28, 28), patch=patch, grid="raster", vector="row_col_channel"
+        )
