@@ -297,6 +297,11 @@ class Judge:
                 )
             if tally.compared:
                 share.append(gate)
+        if not compared:
+            # all of them declared not applicable: nothing was seen to be allowed
+            return replace(
+                base, outcome="missed", detail=f"no gate compared an output ({', '.join(chosen)})"
+            )
         return replace(
             base,
             outcome="green_as_planted",

@@ -112,7 +112,7 @@ def read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         return {"schema": 1, "kernel": path.stem, "entries": [], "waivers": []}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(
             f"record {path}: {error}; repair it, or delete it and run with --update-records"
         ) from error
@@ -122,12 +122,23 @@ def read(path: Path) -> dict[str, Any]:
         or data["schema"] != 1
     ):
         raise StoreError(f"record {path}: needs exactly schema (1), kernel, entries and waivers")
+    if data["kernel"] != path.stem:
+        raise StoreError(
+            f"record {path}: kernel is {data['kernel']!r}, the file's is {path.stem!r}"
+        )
     for name, fields in (("entries", _ENTRY), ("waivers", _WAIVER)):
         if not isinstance(data[name], list):
             raise StoreError(f"record {path}: {name} is {type(data[name]).__name__}, not a list")
         for i, entry in enumerate(data[name]):
             _check(path, f"{name}[{i}]", entry, fields)
+    places: dict[str, int] = {}
     for i, entry in enumerate(data["entries"]):
+        # of two for one launch the second would never be looked at
+        what = json.dumps({k: v for k, v in entry.items() if k != "resources"}, sort_keys=True)
+        if (first := places.setdefault(what, i)) != i:
+            raise StoreError(
+                f"record {path}: entries[{i}] is for the same launch as entries[{first}]"
+            )
         resources = entry["resources"]
         if set(resources) != set(RESOURCES) or not all(
             type(v) is int and v >= 0 for v in resources.values()

@@ -59,7 +59,7 @@ add_layer_norm = register(
                 "stored",
                 {"total": "bf16", "normed": None, "scaled": None, "out": "bf16"},
                 options={"reads": "stored"},
-                users="SigLIP, Qwen3-VL's tower: a sum and F.layer_norm",
+                users="SigLIP, Qwen3-VL's tower: a sum and a norm of two passes",
             ),
             Profile(
                 "fused",

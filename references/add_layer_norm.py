@@ -29,7 +29,8 @@ def add_layer_norm(
         normed, scaled: inside the norm (each_op only).
         out: the normed stream, always.
 
-    Freedoms: as layer_norm with two passes.
+    Freedoms: as layer_norm with two passes. Merged moments (torch's F.layer_norm) are allowed only where they lie in that
+        range: they do on ordinary rows, and give NaN where squares overflow.
 
     Specials: as layer_norm; an infinity of one sign in the branch and of the other in the stream is NaN.
 

@@ -55,7 +55,8 @@ def attention(
         quotient, tanh, capped: the three steps of cap * tanh(s / cap) (eager_capped).
         p: the weights before they meet v: exp(s - max) / sum (eager), or exp(s - max) alone (sdpa).
         out: always.
-        lse: the natural log-sum-exp of the live scores, a stage.
+        lse: the natural log-sum-exp of the live scores, a stage; where a row without one is the mean, of as many zeros as
+            there are keys.
 
     Options:
         weights: 'normalised', rounded after the division, or 'exponentials', divided after the product with v.

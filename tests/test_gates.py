@@ -40,6 +40,7 @@ from contract.judge import Bench, Subject, Tally
 from contract.judge_process import Judge
 from contract.readings.base import Quantity, Reading
 from contract.recordbook import RESOURCES, architecture, judge_entry, read, torch_version, unused
+from contract.results import CheckResult
 from contract.worker import Worker
 
 FAULTY = Path(__file__).parent / "suite" / "gate_faults.py"
@@ -517,6 +518,50 @@ def test_a_wrong_record_is_refused_by_file_and_field(
         record(tmp_path, **change)
     assert str(caught.value).startswith(f"record {tmp_path / 'affine.json'}: ")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: {**data, "kernel": "other"}, "kernel is 'other', the file's is 'affine'"),
+        (
+            lambda data: {**data, "entries": 2 * data["entries"]},
+            "entries[1] is for the same launch as entries[0]",
+        ),
+    ],
+    ids=["kernel", "twice"],
+)
+def test_a_record_of_another_kernel_or_of_one_launch_twice_is_refused(
+    tmp_path: Path, damage: Callable[[Any], Any], said: str
+) -> None:
+    record(tmp_path)
+    path = tmp_path / "affine.json"
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(StoreError, match=re.escape(said)):
+        read(path)
+
+
+def test_a_record_that_is_too_deep_to_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "affine.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="repair it, or delete it"):
+        read(path)
+
+
+def test_a_legal_variant_of_which_nothing_is_compared_is_missed(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = find("affine")
+    nothing = Tally().stop("not_applicable", "a test")
+    monkeypatch.setattr(gates, "run", lambda *_: nothing)
+    target = {"kind": "auto", "name": "green.wide", "profile": "two_step", "module": ""}
+    subject = Subject(kernel, target, None)
+    base = CheckResult("affine/two_step/green.wide", "affine", "two_step", "crash")
+    for effort in ("quick", "default", "nightly"):
+        judge = Judge({"effort": effort}, print)
+        result = judge._green(base, Bench(kernel, effort, 0), subject)
+        assert result.outcome == "missed"
+        assert result.detail.startswith("no gate compared an output (shapes")
 
 
 def test_other_rows_hold_indices_that_exist() -> None:
