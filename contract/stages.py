@@ -49,15 +49,23 @@ def observing(kernel: Kernel, outputs: Mapping[str, Array]) -> Prepare | None:
 
 
 def structure(kernel: Kernel) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """The points that each stage shows, and the names of shared values, as the reference says them."""
+    """The points that each stage shows, and the names of shared values, as the reference says them under any alternative
+    of the profile's options: one of them alone may continue from a stage."""
     from contract.autocontrols import tiny_case
     from contract.readings.sample import SampleReading
 
-    reading = SampleReading(kernel.contract, kernel.profile)
     case = tiny_case(kernel)
-    inputs = {o.name: reading.load(case.value(kernel, o), narrow=True) for o in kernel.inputs()}
-    evaluate(reading, kernel, inputs, case.scalars, option_sets(kernel)[0])
-    return dict(reading.stage_points), tuple(reading.shared_values)
+    points: dict[str, tuple[str, ...]] = {}
+    shared: dict[str, None] = {}
+    for options in option_sets(kernel):
+        reading = SampleReading(kernel.contract, kernel.profile)
+        inputs = {o.name: reading.load(case.value(kernel, o), narrow=True) for o in kernel.inputs()}
+        evaluate(reading, kernel, inputs, case.scalars, options)
+        for stage, own in reading.stage_points.items():
+            known = points.get(stage, ())
+            points[stage] = (*known, *(p for p in own if p not in known))
+        shared.update(dict.fromkeys(reading.shared_values))
+    return points, tuple(shared)
 
 
 def not_shown(points: Mapping[str, tuple[str, ...]], outputs: Mapping[str, Array]) -> list[str]:

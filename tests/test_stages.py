@@ -119,6 +119,33 @@ def test_a_range_is_computed_anew_only_where_something_continues_from_a_stage() 
         assert (found is not None) is again
 
 
+def by_option(r: Reading, x: Quantity, w: Quantity, reads: str) -> dict[str, Quantity]:
+    total = r.sum(r.square(r.round("read", x)), name="square")
+    inverse = r.round("inverse", r.rsqrt(total + 1e-3))
+    if reads == "stored":
+        return {"out": r.round("out", x * r.observed("inverse", inverse) * w)}
+    return {"out": r.round("out", x * inverse * w), "inverse": inverse}
+
+
+def test_a_stage_that_one_alternative_alone_continues_from_narrows_what_follows() -> None:
+    """Which stages there are was asked of the first alternative only."""
+    plain = kernel_of(by_option)
+    profile = replace(plain.profile, options={"reads": ("unrounded", "stored")})
+    contract = replace(
+        plain.contract, options={"reads": ("unrounded", "stored")}, profiles=(profile,)
+    )
+    kernel = Kernel(contract, {}, profile)
+    assert structure(kernel)[0] == {"inverse": ("read", "inverse")}
+    bench, case = Bench(kernel, "quick", 0), case_of(kernel)
+    bench._sets["shapes"] = [case]
+    outputs = plain_run(kernel, case, lambda: SampleReading(contract, profile), {"reads": "stored"})
+
+    def known(option: int, seen: Any) -> int:
+        return int(bench.range("shapes", 0, option, None, seen)["out"].one_value().sum())
+
+    assert known(0, None) == known(0, outputs) == known(1, None) < known(1, outputs)
+
+
 def test_a_wrong_stage_is_refused_at_the_stage_and_its_own_consequence_is_not() -> None:
     kernel = kernel_of(norm)
     case = case_of(kernel)
