@@ -53,19 +53,25 @@ class Check:
         return fields
 
 
-def collect_checks() -> list[Check]:
-    """Every check of the registry: kernels by name, their reference, implementations, controls."""
+def collect_checks(*, automatic: bool = True) -> list[Check]:
+    """Every check of the registry: kernels by name, their reference, implementations, controls.
+
+    `automatic`: also the automatic controls, for whose names every reference is read once.
+    """
     found: list[Check] = []
     for contract in registry.contracts().values():
         implementations = registry.implementations(contract.name)
         controls = registry.controls(contract.name)
         for kernel in kernels_of(contract):
-            found += _of_kernel(kernel, implementations, controls)
+            found += _of_kernel(kernel, implementations, controls, automatic)
     return found
 
 
 def _of_kernel(
-    kernel: Kernel, implementations: list[Implementation], controls: list[Control]
+    kernel: Kernel,
+    implementations: list[Implementation],
+    controls: list[Control],
+    automatic: bool,
 ) -> list[Check]:
     spec = {
         "name": kernel.contract.name,
@@ -128,7 +134,7 @@ def _of_kernel(
                 **base,
             )
         )
-    for auto in autocontrols.automatic(kernel):
+    for auto in autocontrols.automatic(kernel) if automatic else ():
         name = f"{auto.colour}.{auto.name}"
         gates = () if auto.colour == "green" else autocontrols.ANY_GATE
         found.append(

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from contract import receipts, recordbook, verify, worker_server
-from contract.checks import Check, collect_checks
+from contract.availability import missing_reason
+from contract.checks import DEFAULT_ENGINE, Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
 from contract.errors import ContractError
@@ -145,7 +146,7 @@ class _Run:
         self.halted = False
 
     def go(self) -> None:
-        todo = self._from_store()
+        todo = self._present(self._from_store())
         if not todo or self.halted:
             return
         # one for all judges: torch, the suites and their libraries are imported once
@@ -199,6 +200,17 @@ class _Run:
             self.results[check.id] = result
             self.on_result(result)
         return todo
+
+    def _present(self, todo: list[Check]) -> list[Check]:
+        """Those whose libraries are there; the others are said not to run, without a judge: a rerun has them again."""
+        reasons = {requires: missing_reason(requires) for requires in {c.requires for c in todo}}
+        for check in todo:
+            if reasons[check.requires] and check.engine == DEFAULT_ENGINE:
+                result = _unjudged(check, "not_run", reasons[check.requires], self.options)
+                self.results[check.id] = result
+                self.on_result(result)
+                self.halted = self.halted or (self.options.exitfirst and not result.good)
+        return [check for check in todo if check.id not in self.results]
 
     def _stored(self, check: Check) -> CheckResult | None:
         """The finished check of the store; None where there is none, or one that is no result of this check."""
@@ -290,6 +302,23 @@ def _is_result_of(result: CheckResult, check: Check) -> bool:
         return False
     # a planted crash, or a wrong dtype, is red before an output can be compared
     return bool(result.outputs_compared) or result.outcome in ("not_applicable", "red_as_planted")
+
+
+def _unjudged(check: Check, outcome: str, detail: str, options: RunOptions) -> CheckResult:
+    """The result of a check that no judge finished."""
+    return CheckResult(
+        id=check.id,
+        kernel=check.kernel,
+        profile=check.profile,
+        outcome=outcome,
+        detail=detail,
+        implementation=check.implementation,
+        engine=check.engine,
+        gate=check.gate,
+        control=check.control,
+        required=check.required,
+        reproduce=replay(check.id, options),
+    )
 
 
 def replay(check_id: str, options: RunOptions) -> str:
@@ -480,19 +509,7 @@ class _JudgeProcess:
         return f"the judge process ended ({'signal ' + str(-code) if code < 0 else 'code ' + str(code)}) before the check was finished"
 
     def _give(self, check: Check, problem: str) -> None:
-        result = CheckResult(
-            id=check.id,
-            kernel=check.kernel,
-            profile=check.profile,
-            outcome="crash",
-            detail=problem,
-            implementation=check.implementation,
-            engine=check.engine,
-            gate=check.gate,
-            control=check.control,
-            required=check.required,
-            reproduce=replay(check.id, self.options),
-        )
+        result = _unjudged(check, "crash", problem, self.options)
         self.done.put(("result", {"result": dict(vars(result))}))
 
     def kill(self) -> None:
@@ -552,7 +569,7 @@ def _is_path_import(root: str) -> bool:
 def _known(checks: list[Check]) -> dict[Path, set[tuple[str, str, str]]]:
     """Record folders of the collected suites, with every (kernel, implementation, launch) that is measured."""
     known: dict[Path, set[tuple[str, str, str]]] = defaultdict(set)
-    for check in collect_checks():
+    for check in collect_checks(automatic=False):
         if check.gate == "limits" and check.implementation is not None:
             folder = recordbook.folder_of(check.module)
             if folder is not None:
