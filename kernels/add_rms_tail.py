@@ -118,16 +118,18 @@ def add_rms_tail_torch(
     profile: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The total as it is stored, and its norm; fp32 between the rounding points."""
+    if profile == "each":
+        # a sum of two bf16 tensors is rounded once, as it is named
+        branch = x if branch_weight is None else normed(x.float(), branch_weight, eps).to(x.dtype)
+        stream = branch + residual
+        total = stream if scalar is None else stream * scalar
+        return total, normed(total.float(), weight, eps).to(x.dtype)
     branch = x.float()
     if branch_weight is not None:
         branch = normed(branch, branch_weight, eps)
         if profile != "fused":
             branch = branch.to(x.dtype).float()
     stream = branch + residual.float()
-    if profile == "each":
-        stream = stream.to(x.dtype)
-        total = stream if scalar is None else stream * scalar
-        return total, normed(total.float(), weight, eps).to(x.dtype)
     if scalar is not None:
         stream = stream * scalar.float()
     return stream.to(x.dtype), normed(stream, weight, eps).to(x.dtype)
