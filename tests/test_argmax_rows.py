@@ -10,6 +10,9 @@ import pytest
 import torch
 from literal import refused
 
+from contract.case import find
+from contract.gates import reference
+from contract.judge import Bench
 from contract.kernels.argmax_rows import argmax_rows_torch
 
 INF, NAN = math.inf, math.nan
@@ -83,3 +86,18 @@ def test_logits_are_not_rounded_before_they_are_compared() -> None:
     assert judged(x, [1], [0]) == (0, 0)
     assert judged(x, [0], [0]) == (1, 0)
     assert judged(x, [0], [0], "bf16_logits") == (0, 0)
+
+
+def test_the_audit_reads_the_smallest_case_where_all_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(find("argmax_rows"), "quick", 0)
+    cases = reference._cases(bench)
+    width = {piece.shape["n"] for _, piece in reference._audited(bench, cases)}
+    assert len(width) > 1
+    assert (
+        max(width) <= 2 * reference.AUDIT_ELEMENTS["quick"] < max(c.shape["n"] for _, c, _ in cases)
+    )
+    monkeypatch.setitem(reference.AUDIT_ELEMENTS, "quick", 0)
+    ((_, piece),) = reference._audited(bench, cases)
+    assert piece.shape["n"] == min(c.shape["n"] for _, c, _ in cases)

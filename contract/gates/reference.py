@@ -176,28 +176,42 @@ def _audit(
     """The 200-bit values, rounded at named points only, lie in the range."""
     kernel = bench.kernel
     left = AUDIT_OUTPUTS[bench.effort]
+    for name, piece in _audited(bench, cases):
+        if left <= 0:
+            break
+        problem = _audit_case(kernel, piece, bench.options[0])
+        if problem:
+            tally.stop(
+                "fail",
+                f"the 200-bit audit leaves the range on {name} rows ({piece.label}): {problem}",
+            )
+            return
+        left -= _size(kernel, piece)
+        tally.compared += _size(kernel, piece)
+
+
+def _audited(
+    bench: Bench, cases: list[tuple[str, Case, list[dict[str, OutputRange]]]]
+) -> list[tuple[str, Case]]:
+    """A few rows and columns of each case, those that are not too large; the smallest where all are."""
+    kernel, outputs = bench.kernel, AUDIT_OUTPUTS[bench.effort]
+    most = AUDIT_ELEMENTS.get(bench.effort)
+    side = AUDIT_SIDE.get(bench.effort, 64) if _has_weight(kernel) else 0
+    pieces: list[tuple[int, str, Case]] = []
+    fitting: list[tuple[str, Case]] = []
     for name, case, _ in cases:
         rows = case.rows(kernel)
-        each = max(1, size_of({o: n for o, n in case.shape.items()}) // max(1, rows))
-        count = min(rows, max(1, min(left, 256) // each))
-        side = AUDIT_SIDE.get(bench.effort, 64) if _has_weight(kernel) else 0
-        count = min(rows, max(count, side))
+        each = max(1, size_of(case.shape) // max(1, rows))
+        count = min(rows, max(1, min(outputs, 256) // each, side))
         piece = case if kernel.shares or count == rows else take_rows(kernel, case, slice(0, count))
         if side and not kernel.shares:
             piece = _columns(kernel, piece, side)
-        piece = _fewer_columns(kernel, piece, AUDIT_ELEMENTS.get(bench.effort))
-        if _size(kernel, piece) > 4 * AUDIT_OUTPUTS[bench.effort] or left <= 0:
-            continue
-        for options in bench.options[:1]:
-            problem = _audit_case(kernel, piece, options)
-            if problem:
-                tally.stop(
-                    "fail",
-                    f"the 200-bit audit leaves the range on {name} rows ({case.label}): {problem}",
-                )
-                return
-        left -= _size(kernel, piece)
-        tally.compared += _size(kernel, piece)
+        piece = _fewer_columns(kernel, piece, most)
+        elements = sum(x.size for x in piece.operands.values())
+        pieces.append((elements, name, piece))
+        if _size(kernel, piece) <= 4 * outputs and (most is None or elements <= 2 * most):
+            fitting.append((name, piece))
+    return fitting or [min(pieces, key=lambda p: p[0])[1:]]
 
 
 def _fewer_columns(kernel: Kernel, case: Case, most: int | None) -> Case:
