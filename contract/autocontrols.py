@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from contract.readings.sample import NOMINAL, Choice, SampleReading
 ANY_GATE = ("shapes", "stress", "exact")
 
 Outputs = dict[str, Array]
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,21 @@ def tiny_case(kernel: Kernel) -> Case:
 
 def uses(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
     """The freedoms with their bounds, the points in order, and the last points (whose value is an output)."""
-    known = _uses.get(kernel.id)
-    if known is None or known[0] is not kernel.contract:
-        known = _uses[kernel.id] = (kernel.contract, _read_once(kernel))
-    return known[1]
+    return _kept_of(kernel, _uses, _read_once)
 
 
 # Kernel id -> the contract it was read of, and what it uses.
 _uses: dict[str, tuple[Contract, tuple[dict[str, str], list[str], set[str]]]] = {}
+
+
+def _kept_of(
+    kernel: Kernel, table: dict[str, tuple[Contract, Kept]], make: Callable[[Kernel], Kept]
+) -> Kept:
+    """What `make` finds of a kernel, found once for each contract."""
+    known = table.get(kernel.id)
+    if known is None or known[0] is not kernel.contract:
+        known = table[kernel.id] = (kernel.contract, make(kernel))
+    return known[1]
 
 
 def _read_once(kernel: Kernel) -> tuple[dict[str, str], list[str], set[str]]:
@@ -383,11 +391,11 @@ NULLS: dict[str, Callable[[Kernel, Case, int], Outputs]] = {
 
 def run(kernel: Kernel, name: str, case: Case, seed: int) -> Outputs:
     """The outputs of one automatic or null control, `COLOUR.NAME`, on a case."""
-    known = _controls.get(kernel.id)
-    if known is None or known[0] is not kernel.contract:
-        by_name = {f"{auto.colour}.{auto.name}": auto for auto in automatic(kernel)}
-        known = _controls[kernel.id] = (kernel.contract, by_name)
-    return known[1][name].run(kernel, case, seed)
+    return _kept_of(kernel, _controls, _by_name)[name].run(kernel, case, seed)
+
+
+def _by_name(kernel: Kernel) -> dict[str, Auto]:
+    return {f"{auto.colour}.{auto.name}": auto for auto in automatic(kernel)}
 
 
 # Kernel id -> the contract it was read of, and its automatic controls.

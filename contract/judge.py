@@ -30,7 +30,7 @@ CONTROL_BLOCKS = 8
 # A legal variant that is refused is refused early: the widths of stress and exact rows are the ones that matter.
 GREEN_CASES = {"shapes": 2, "stress": 1, "exact": 1}
 #: How many of the first shapes, and exact sets, are run with every launch; nightly runs all.
-EVERY_LAUNCH = {"quick": 1, "default": 2}
+EVERY_LAUNCH = {"shapes": {"quick": 1, "default": 2}, "exact": {"quick": 0, "default": 2}}
 Outputs = Mapping[str, Array]
 
 
@@ -194,9 +194,9 @@ class Subject:
         # rows that failed once are replayed beside the drawn ones, not in their place
         return cases[: limit + len(bench.stored) if name == "stress" else limit]
 
-    def launches_at(self, bench: Bench, index: int) -> tuple[Launch, ...]:
-        """The launches of a set's case: all on the first ones, the plain one on the others."""
-        every = EVERY_LAUNCH.get(bench.effort, index + 1)
+    def launches_at(self, bench: Bench, name: str, index: int) -> tuple[Launch, ...]:
+        """The launches of a case of the set 'shapes' or 'exact': all on the first ones, the plain one on the others."""
+        every = EVERY_LAUNCH[name].get(bench.effort, index + 1)
         return self.launches if index < every else (PLAIN,)
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:

@@ -17,6 +17,15 @@ NAME = "block_attention"
 BOTH = ("running", "eager")
 
 
+def seen(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own_k: torch.Tensor, own_v: torch.Tensor,
+    length: torch.Tensor, live: torch.Tensor, scale: float, profile: str,
+) -> Any:  # fmt: skip
+    """Attention to the keys that a mask of its own lets through."""
+    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
+    return attend(q, keys, values, live, scale, profile)
+
+
 # ---- masks and positions
 
 
@@ -26,11 +35,10 @@ def block_is_causal(
     length: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """Rows of the block do not see those after them, where the layer is not causal."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], length, None).clone()
     live[:, :, slots:] &= torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).tril()
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live, scale, profile)
 
 
 @red(NAME, profile="running", gate="exact", mask="sliding")
@@ -39,12 +47,11 @@ def block_is_bidirectional(
     length: torch.Tensor, window: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """Rows of the block see those after them, where the layer is causal."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], length, window).clone()
     ahead = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).triu()
     live[:, :, slots:] |= ahead
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live, scale, profile)
 
 
 @red(NAME, profile="running", gate="exact", mask="sliding")
@@ -74,11 +81,10 @@ def window_in_the_context_alone(
     length: torch.Tensor, window: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """Keys of the block are seen however far they lie behind."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], length, window).clone()
     live[:, :, slots:] |= torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).tril()
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live, scale, profile)
 
 
 @red(NAME, profile="running", gate="exact", mask="sliding")
@@ -87,11 +93,10 @@ def window_from_the_first_row(
     length: torch.Tensor, window: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """All rows of the block have the window of the first one."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], length, window).clone()
     live[:, :, :slots] = live[:, :1, :slots]
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live, scale, profile)
 
 
 @red(NAME, profile="running", gate="exact", mask="sliding")
@@ -100,13 +105,11 @@ def block_behind_all_slots(
     length: torch.Tensor, window: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """The block's positions count unused slots, too."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], torch.full_like(length, slots), window)
     used = torch.arange(slots + q.shape[1]) < length[:, None]
     used[:, slots:] = True
-    live = live & used[:, None]
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live & used[:, None], scale, profile)
 
 
 # ---- context, block and slots
@@ -127,11 +130,10 @@ def block_not_read(
     length: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """The block sees its context and each row itself alone."""
-    keys, values = (joined(x, y, length, q.shape[2]) for x, y in ((k, own_k), (v, own_v)))
     slots = k.shape[1]
     live = live_keys(slots, q.shape[1], length, None).clone()
     live[:, :, slots:] = torch.eye(q.shape[1], dtype=torch.bool)
-    return attend(q, keys, values, live, scale, profile)
+    return seen(q, k, v, own_k, own_v, length, live, scale, profile)
 
 
 @red(NAME, profile=BOTH, gate="exact", mask="full")

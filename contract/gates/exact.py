@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.judge import PLAIN, Bench, Subject, Tally, compare
+from contract.judge import Bench, Subject, Tally, compare
 
 
 def run(bench: Bench, subject: Subject) -> Tally:
@@ -17,7 +17,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
             f"none of {bench.exact_candidates} candidate rows is proven to be one value at every output",
         )
     for index, case in subject.chosen(bench, "exact"):
-        for launch in subject.launches_at(bench, index) if bench.effort != "quick" else (PLAIN,):
+        for launch in subject.launches_at(bench, "exact", index):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
                 return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")

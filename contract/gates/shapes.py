@@ -10,7 +10,7 @@ def run(bench: Bench, subject: Subject) -> Tally:
     tally = Tally()
     alive = set(range(len(bench.options)))
     for index, case in subject.chosen(bench, "shapes"):
-        for launch in subject.launches_at(bench, index):
+        for launch in subject.launches_at(bench, "shapes", index):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
                 return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")

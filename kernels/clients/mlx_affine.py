@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from contract import implementation
-from contract.kernels.affine_packing import unpack
+from contract.kernels.affine_packing import group_size, unpack
 from contract.kernels.clients.mlx_arrays import NEEDS, on_cpu
 from contract.lazy import lazy
 
@@ -24,7 +24,7 @@ def dequantize(
     words: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, *, bits: str
 ) -> Any:
     """The CPU's operators: q s is rounded, then the sum."""
-    group = words.shape[-1] * 32 // int(bits) // scales.shape[-1]
+    group = group_size(words.shape[-1] * 32 // int(bits), scales.shape[-1])
     return on_cpu(mx.dequantize, words, scales, biases, group_size=group, bits=int(bits))
 
 
@@ -39,7 +39,7 @@ def embedding(
     bits: str,
 ) -> Any:
     """mlx.nn.QuantizedEmbedding's rows, times the model's factor in their format."""
-    group = words.shape[-1] * 32 // int(bits) // scales.shape[-1]
+    group = group_size(words.shape[-1] * 32 // int(bits), scales.shape[-1])
 
     def rows(i: Any, w: Any, s: Any, b: Any, factor: Any) -> Any:
         row = mx.dequantize(w[i], s[i], b[i], group_size=group, bits=int(bits))
