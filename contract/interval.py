@@ -141,9 +141,9 @@ def add(a: Interval, b: Interval, free: Freedom) -> Interval:
     with np.errstate(invalid="ignore", over="ignore"):
         lo = np.asarray(a.lo + b.lo)
         hi = lo if a.same and b.same else np.asarray(a.hi + b.hi)
-        exact = _sum_exact(a.lo, b.lo, lo)
+        exact = sum_exact(a.lo, b.lo, lo)
         if hi is not lo:
-            exact = exact & _sum_exact(a.hi, b.hi, hi)
+            exact = exact & sum_exact(a.hi, b.hi, hi)
     nan = nan_of(a, b)
     span = span_of(lo, hi)
     if not span:
@@ -168,7 +168,8 @@ def sum_specials(
     return lo, hi, nan
 
 
-def _sum_exact(a: Array, b: Array, s: Array) -> Array:
+def sum_exact(a: Array, b: Array, s: Array) -> Array:
+    """Whether s is the sum of a and b, element by element; infinities and NaN are."""
     # TwoSum's residue (a - (s - t)) + (b - t) with t = s - a is zero
     t = np.asarray(s - a)
     left = np.asarray(s - t)
@@ -224,10 +225,20 @@ def product_hull(a: Interval, b: Interval) -> tuple[Array, Array, Array | None, 
     return lo, hi, nan, None
 
 
+def product_span(a: Span, b: Span) -> Span:
+    """Bounds of a product's magnitudes."""
+    return a[0] * b[0], a[1] * b[1]
+
+
+def quotient_span(a: Span, b: Span) -> Span:
+    """Bounds of a quotient's magnitudes."""
+    return a[0] / b[1], a[1] / b[0]
+
+
 def _corner_span(a: Interval, b: Interval, corners: Corners) -> Span | None:
     """Bounds of the magnitudes of a product's corners, from those of its operands where they suffice."""
     if a.span is not None and b.span is not None:
-        known = calm_span((a.span[0] * b.span[0], a.span[1] * b.span[1]))
+        known = calm_span(product_span(a.span, b.span))
         if known is not None:
             return known
     spans = [magnitudes(value) for _, _, value in corners]

@@ -13,6 +13,7 @@ import numpy as np
 from contract import formats
 from contract.case import Case, Kernel
 from contract.declare import Operand
+from contract.deferred import Sparse
 from contract.errors import DeclarationError
 from contract.interval import MAY, ONLY, Array, Interval
 from contract.readings.base import Change, Quantity, Reading
@@ -21,7 +22,7 @@ from contract.sets import Allowed, Choices, OutputSet, placed
 
 # Elements of one operand that are read at a time: the temporaries of a chunk stay in the cache, and memory stays
 # bounded whatever the shape.
-CHUNK = 1 << 17
+CHUNK = 1 << 18
 
 
 @dataclass
@@ -303,7 +304,11 @@ def case_range(
         hi = lo if value.same else np.broadcast_to(value.hi, target.shape)
         try:
             codes = to_codes(lo, out.fmt)
-            top = codes if value.same else to_codes(hi, out.fmt)
+            if isinstance(value, Sparse) and value.shape == target.shape:
+                top = codes.copy()
+                top.reshape(-1)[value.spots] = to_codes(value.tops, out.fmt)
+            else:
+                top = codes if value.same else to_codes(hi, out.fmt)
         except ValueError as error:
             raise DeclarationError(
                 f"{kernel.id}: output {operand.name} is not in its format {out.fmt.name} ({error});"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from contract import functions, interval, moments, products, sets, sums
 from contract.attention import Softmax, softmax_av_range
 from contract.declare import Contract, Profile
+from contract.deferred import deferred, rounded_near
 from contract.endpoints import (
     MAY,
     MOST,
@@ -78,13 +80,19 @@ class RangeReading(Reading):
         return tamed(x, span_of(x.lo, x.hi), significant_bits(x.lo) if x.same else WIDE_BITS)
 
     def add(self, a: Interval, b: Interval) -> Interval:
-        return interval.add(a, b, self.free)
+        step = partial(interval.add, free=self.free)
+        return deferred(step, np.add, a, b, exact=interval.sum_exact)
 
     def mul(self, a: Interval, b: Interval) -> Interval:
-        return interval.mul(a, b, self.free)
+        exact = a.narrow and b.narrow and a.bits + b.bits <= 24
+        step, bounds = partial(interval.mul, free=self.free), interval.product_span
+        if exact:
+            return deferred(step, np.multiply, a, b, slack=0.0, bounds=bounds)
+        return deferred(step, np.multiply, a, b, factors=True, bounds=bounds)
 
     def div(self, a: Interval, b: Interval) -> Interval:
-        return interval.div(a, b, self.free)
+        step, bounds = partial(interval.div, free=self.free), interval.quotient_span
+        return deferred(step, np.divide, a, b, factors=True, bounds=bounds)
 
     def neg(self, a: Interval) -> Interval:
         return interval.neg(a)
@@ -150,6 +158,12 @@ class RangeReading(Reading):
 
     def _function(self, name: str, a: Interval, ulps: Any) -> Interval:
         f = functions.get(name)
+        if callable(ulps):
+            return self._function_ends(f, ulps, a)
+        slack = (ulps + 1) * 2.0**-22
+        return deferred(partial(self._function_ends, f, ulps), f.value, a, slack=slack)
+
+    def _function_ends(self, f: functions.Function, ulps: Any, a: Interval) -> Interval:
         a = flushed(a, self.free)
         lo, hi, nan = f.ends(a)
         k = ulps(np.maximum(np.abs(a.lo), np.abs(a.hi))) if callable(ulps) else ulps
@@ -173,6 +187,17 @@ class RangeReading(Reading):
             return a
         mode = self.change.modes.get(point, mode)
         f = get_format(fmt)
+
+        def ends(x: Interval) -> Interval:
+            return self._rounded(x, f, mode, overflow, infinity)
+
+        usual = mode == "nearest_even" and f.kind == "float" and f.emin == -126
+        near = rounded_near(a, f, ends) if usual and f.precision <= 24 else None
+        return ends(a) if near is None else near
+
+    def _rounded(
+        self, a: Interval, f: Format, mode: str, overflow: str | None, infinity: str | None
+    ) -> Interval:
         if a.span and mode == "nearest_even" and f.kind == "float" and f.emin == -126:
             # nothing can overflow, vanish or become subnormal
             lo = round_normal(a.lo, f)
