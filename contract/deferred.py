@@ -138,9 +138,9 @@ def rounded_near(
 
     `round_ends` rounds the others, from their ends. None: all are to be rounded so.
     """
-    # in units of the center's last place, or of the next lower binade's where an end lies there
     if not isinstance(x, Deferred) or not x.operands:
         return None
+    # in units of the center's last place, or of the next lower binade's where an end lies there
     margin = int(x.slack * (2.0**53 + 2.0**43)) + 2 if x.slack else 0
     tie = 1 << (52 - f.mantissa_bits)
     if margin > tie * _SPARSE:
@@ -161,8 +161,10 @@ def rounded_near(
     index = _union(parts, center.size)
     # rounding moves an end by half an ulp at most, settling and a factor's width by less
     span = calm_span((span[0] * (1 - 2 * f.u), span[1] * (1 + 2 * f.u)))
+    if span is None:
+        return None
     lo = round_normal(center, f)
-    if not index.size or span is None:
+    if not index.size:
         return tamed(Interval(lo, lo, narrow=True), span, f.precision)
     ends = round_ends(x.step(*(_taken(y, index, center.shape) for y in x.operands)))
     if ends.nan is not None or ends.raw:
