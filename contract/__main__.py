@@ -1,8 +1,6 @@
 """`python -m contract`."""
 
-import sys
-
-from contract.cli import main
+from contract.cli import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

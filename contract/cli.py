@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from contract.config import Config, RunOptions, read_config
 from contract.errors import ContractError, UsageError
@@ -51,6 +51,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"contract: internal error: {text}{hint}", file=sys.stderr)
         _trace()
         return INTERNAL
+
+
+def script() -> NoReturn:
+    """The console script: `main`, and an end that what was judged has no say in.
+
+    A handler that an imported file leaves to `atexit`, or a thread of it, could end the process with 0, which would read
+    as green.
+    """
+    leave, owner = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        # a fork ends as it means to
+        if os.getpid() != owner:
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        code = main()
+    except SystemExit as error:
+        # argparse ends so
+        code = error.code if isinstance(error.code, int) else INTERNAL
+        if code == INTERNAL:
+            print(f"contract: something called exit: {error.code}", file=sys.stderr)
+    if code == OK:
+        os._exit = leave
+        sys.exit(OK)
+    # servers and workers end with the sockets of this process
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    leave(code)
 
 
 def _complain(error: ContractError) -> int:

@@ -61,23 +61,27 @@ class Sparse(Interval):
     `rest` bounds the magnitudes outside the spots.
     """
 
-    __slots__ = ("rest", "spots", "tops")
+    __slots__ = ("rest", "single", "spots", "tops")
 
     def __init__(self, lo: Array, spots: Array, tops: Array, rest: Span):
         self.lo, self.spots, self.tops, self.rest = lo, spots, tops, rest
         self.nan, self.narrow, self.raw = None, True, False
+        # spots of one value each are there because they are not calm
+        self.single = _equal(lo.reshape(-1)[spots], tops).all()
 
     def __getattr__(self, name: str) -> object:
         if name != "hi":
             raise AttributeError(name)
-        self.hi = self.lo.copy()
-        self.hi.reshape(-1)[self.spots] = self.tops
+        self.hi = self.lo
+        if not self.single:
+            self.hi = self.lo.copy()
+            self.hi.reshape(-1)[self.spots] = self.tops
         return self.hi
 
     @property
     def same(self) -> bool:
-        """No: it would be an interval of one array."""
-        return False
+        """Whether every element is one value; upper ends are not built for that."""
+        return bool(self.single)
 
     def tops_at(self, index: Array) -> Array:
         """Upper ends at flat indices."""
@@ -113,12 +117,14 @@ def deferred(
     spans = []
     for x in operands:
         span = x.rest if isinstance(x, Sparse) else x.span
-        if x.nan is not None or x.raw or span is None:
+        # spots are places in the result only where its shape is theirs
+        spread = isinstance(x, Sparse) and x.shape != shape
+        if x.nan is not None or x.raw or span is None or spread:
             return step(*operands)
         spans.append(span)
-        if not x.same and not (isinstance(x, Sparse) and x.shape == shape):
+        if not x.same and not isinstance(x, Sparse):
             width = _width(x) if factors and _FEW * x.lo.size <= size else 1.0
-            if width > _WIDEST:
+            if not width <= _WIDEST:
                 return step(*operands)
             # to either side of its middle
             slack += width * (0.5 + _WIDEST)
@@ -172,11 +178,28 @@ def rounded_near(
     lo.reshape(-1)[index] = ends.lo
     calm = ends.span is not None
     keep = ~_is_calm(ends.lo) | ~_is_calm(ends.hi) if not calm else np.zeros(index.size, bool)
-    keep |= ends.lo.view(np.int64) != ends.hi.view(np.int64)
+    keep |= ~_equal(ends.lo, ends.hi)
+    # the center says nothing of an element that was not calm before it was rounded, or had a range for an operand
+    rest = _joined(span, np.abs(ends.lo[~keep]))
     if not keep.any():
-        return tamed(Interval(lo, lo, narrow=True), span, f.precision)
-    result = Sparse(lo, index[keep], ends.hi[keep], span)
-    return tamed(result, span if calm else None, f.precision)
+        return tamed(Interval(lo, lo, narrow=True), rest, f.precision)
+    result = Sparse(lo, index[keep], ends.hi[keep], rest)
+    both = np.abs(np.concatenate((ends.lo[keep], ends.hi[keep])))
+    return tamed(result, _joined(rest, both) if calm else None, f.precision)
+
+
+def _joined(span: Span, magnitudes: Array) -> Span:
+    """The span widened to hold these magnitudes, too."""
+    if not magnitudes.size:
+        return span
+    return min(span[0], float(magnitudes.min())), max(span[1], float(magnitudes.max()))
+
+
+def _equal(a: Array, b: Array) -> Array:
+    """Where two arrays have the same bits."""
+    return np.asarray(
+        np.ascontiguousarray(a).view(np.int64) == np.ascontiguousarray(b).view(np.int64)
+    )
 
 
 def _calm_elsewhere(center: Array) -> tuple[Span | None, Array]:

@@ -90,6 +90,10 @@ def _hull(corners: Corners, quiet: bool = False) -> tuple[Array, Array]:
     return lo, hi
 
 
+def _one_value(x: Interval) -> Array:
+    return np.asarray((x.lo == x.hi) & (np.signbit(x.lo) == np.signbit(x.hi)))
+
+
 def _is_infinite(x: Interval) -> Array:
     return np.asarray((x.lo == x.hi) & np.isinf(x.lo))
 
@@ -305,10 +309,11 @@ def div(a: Interval, b: Interval, free: Freedom) -> Interval:
         quiet = all(calm(value) for _, _, value in corners)
         lo, hi = _hull(corners, quiet)
         exact: bool | Array = False
-        if narrow and b.same:
+        if narrow:
             # element by element: one that is uncertain does not widen the others
-            found = [(q * y == x) & (to_f32(q) == q) | ~np.isfinite(q) for x, y, q in corners]
-            whole = found[0] if len(found) == 1 else found[0] & found[1]
+            whole = np.asarray(True) if b.same else _one_value(b)
+            for x, y, q in corners if whole.any() else ():
+                whole = whole & ((q * y == x) & (to_f32(q) == q) | ~np.isfinite(q))
             exact = True if whole.all() else whole
     nan = nan_of(a, b)
     crosses = np.signbit(b.lo) & ~np.signbit(b.hi)

@@ -336,3 +336,13 @@ def test_a_quotient_is_as_exact_beside_an_uncertain_one_as_alone() -> None:
     third = point(np.array(3.0), narrow=True)
     for x in (Interval(lo, lo.copy(), narrow=True), point(lo, narrow=True)):
         assert interval.div(x, third, FREE).lo[1] < 1 / 3 < interval.div(x, third, FREE).hi[1]
+
+
+def test_a_quotient_is_as_exact_beside_an_uncertain_divisor_as_alone() -> None:
+    x = point(np.array([1 + 2.0**-8, 1.0, 0.0]), narrow=True)
+    lo = np.array([1.0, 3.0, -0.0])
+    beside = interval.div(x, Interval(lo, np.array([1.0, 4.0, 0.0]), narrow=True), FREE)
+    assert (beside.lo[0], beside.hi[0]) == (1 + 2.0**-8, 1 + 2.0**-8)
+    assert beside.lo[1] < 0.25 < 1 / 3 < beside.hi[1]
+    # a zero of either sign is no one value
+    assert beside.nan is not None

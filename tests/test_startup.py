@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parent.parent
@@ -43,3 +45,22 @@ def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "leaving", ["atexit.register(leave)", "threading.Thread(target=leave, daemon=True).start()"]
+)
+def test_a_red_run_does_not_end_as_green_by_what_an_import_left_behind(
+    leaving: str, tmp_path: Path
+) -> None:
+    (tmp_path / "leaves.py").write_text(
+        "import atexit, os, threading, time, contract\n"
+        "def leave():\n    time.sleep(1)\n    os._exit(0)\n"
+        f"{leaving}\n"
+        "@contract.implementation('softcap', profile='float32')\n"
+        "def wrong(x, cap): return x\n"
+    )
+    command = [sys.executable, "-m", "contract", "run", "leaves.py", "--effort", "quick"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "SUMMARY 1 kernels: 0 pass, 1 fail" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
