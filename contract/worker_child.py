@@ -40,6 +40,7 @@ from contract.shared_arrays import Array, joined, open_shared, pack_frame, plain
 
 _INT = struct.Struct("<i")
 _M_PERTURB = -6
+_MADV_COLLAPSE, _HUGE_BYTES = 25, 2 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -95,6 +96,7 @@ def _fork_on_request(
     # What is imported stays shared between the workers only while no collection touches it.
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
     templates: dict[str, socket.socket] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
@@ -113,6 +115,25 @@ def _fork_on_request(
                 _attend(*descriptors)
         for one in descriptors:
             os.close(one)
+
+
+def _use_huge_pages() -> None:
+    """Gather this process's private memory in huge pages, of which a fork copies one entry instead of 512.
+
+    A written one is split first, so that a worker still copies 4 KiB at a time.
+    """
+    # Linux 6.1 and later; elsewhere forks take their 10 ms.
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            span, rights, _, _, inode, *name = line.split(maxsplit=5)
+            if rights != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
+                continue
+            first, last = (int(end, 16) for end in span.split("-"))
+            first, last = -(-first // _HUGE_BYTES) * _HUGE_BYTES, last // _HUGE_BYTES * _HUGE_BYTES
+            if first < last:
+                advise(first, last - first, _MADV_COLLAPSE)
 
 
 def _template(

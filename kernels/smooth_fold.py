@@ -58,8 +58,8 @@ def exact_rows(
     }
 
 
-# Channels are rows. Gemma's 2,048 with a tile of its 2,560 outputs of q, k and v, and all of them with a tile of channels
-SHAPES = ({"channels": 2_048, "outputs": 16}, {"channels": 24, "outputs": 2_560})
+# Channels are rows: a tile of Gemma's 2,048 by one of its 2,560 outputs of q, k and v, and of these all by a tile of channels
+SHAPES = ({"channels": 256, "outputs": 16}, {"channels": 24, "outputs": 2_560})
 AWKWARD = (
     {"channels": 1, "outputs": 1},
     {"channels": 3, "outputs": 257},

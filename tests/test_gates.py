@@ -28,6 +28,7 @@ from contract import (
     suites,
     tensor,
 )
+from contract.autocontrols import nominal
 from contract.case import Case, Kernel, find, kernels_of, make_case, take_rows
 from contract.checks import collect_checks
 from contract.config import read_config
@@ -424,6 +425,25 @@ def test_a_sound_reference_has_power_at_every_point(judged: Judged) -> None:
     assert result["outcome"] == "pass", result["detail"]
     assert set(result["power"]) == {"drop-product", "truncate-product", "truncate-out"}
     assert min(result["power"].values()) > 0
+
+
+def test_quick_stops_at_the_first_input_that_shows_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = find("affine", "two_step", {})
+    runs: dict[str, int] = {}
+    for effort in ("quick", "default"):
+        tally, seen = Tally(), []
+        cases = reference._cases(bench := Bench(kernel, effort, 0))
+
+        def counted(*given: Any, seen: list[int] = seen, **named: Any) -> Any:
+            seen.append(1)
+            return nominal(*given, **named)
+
+        monkeypatch.setattr("contract.autocontrols.nominal", counted)
+        reference._power(bench, cases, tally)
+        assert not tally.outcome
+        assert min(tally.power.values()) > 0
+        runs[effort] = len(seen)
+    assert runs["quick"] == len(reference.faults(kernel)) < runs["default"]
 
 
 NULLS = ("zeros", "mean", "copy", "previous-row", "neighbour", "unwritten", "one-ulp-beyond")
