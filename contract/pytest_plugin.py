@@ -138,10 +138,14 @@ class ContractItem(pytest.Item):
         self.extra_keyword_matches.update(check.keywords)
 
     def runtest(self) -> None:
-        from contract.errors import ContractError
+        from contract.errors import ContractError, SuiteError
 
         try:
             result = self.judge.run(self.check)
+        except SuiteError as error:
+            # said once: every further check would start a judge process that ends like this one
+            self.session.shouldfail = "no check can be judged"
+            raise Red(str(error)) from None
         except ContractError as error:
             raise Red(f"{self.check.id}: {error}") from None
         fields = {

@@ -25,7 +25,7 @@ from contract.availability import missing_reason
 from contract.checks import DEFAULT_ENGINE, Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
-from contract.errors import ContractError
+from contract.errors import ContractError, SuiteError
 from contract.jobs import Jobs
 from contract.results import CheckResult, Report
 from contract.rowbook import RowBook
@@ -493,11 +493,8 @@ class _JudgeProcess:
             except ValueError:
                 return "the judge process wrote a malformed line"
             if "fatal" in message:
-                # the next process would end like it
-                for check in left.values():
-                    self._give(check, message["fatal"])
-                left.clear()
-                return ""
+                # the next process would end like it, for every check that is left
+                raise SuiteError(message["fatal"])
             if "result" in message:
                 left.pop(message["result"]["id"], None)
                 self.done.put(("result", message))

@@ -21,6 +21,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +35,7 @@ from contract.errors import SuiteError, UsageError
 
 GROUP = "contract.suites"
 _FRAMEWORK = str(Path(__file__).parent)
+_PREFIX = "contract_suite_"
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 
 
@@ -82,6 +85,7 @@ class Loaded:
         sys_path: absolute folders that were put on sys.path.
         missing: module of a `clients` package -> the third-party module that it could not import.
         chosen: argument of the command line that is a file or folder -> what it registered.
+        names: name under which something else imported one of `files` -> that file.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -89,10 +93,16 @@ class Loaded:
     sys_path: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, Registered] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     def payload(self) -> dict[str, Any]:
         """What `reload` needs, as JSON values."""
-        return {"modules": self.modules, "files": self.files, "sys_path": self.sys_path}
+        return {
+            "modules": self.modules,
+            "files": self.files,
+            "sys_path": self.sys_path,
+            "names": self.names,
+        }
 
 
 # Module -> what its first import registered; a second `load` in one process imports nothing again.
@@ -147,6 +157,11 @@ def reload(payload: Mapping[str, Any]) -> None:
             _import(loaded, module, partial(importlib.import_module, module))
     for file in payload["files"]:
         _load_file(loaded, Path(file))
+    for name, file in payload["names"].items():
+        known = _module_of(Path(file))
+        if known is not None:
+            # checks name the module that declares their target as the process that collected them does
+            sys.modules.setdefault(name, sys.modules[known])
     if len(_registered) != before:
         registry.check()
 
@@ -165,11 +180,30 @@ def adopt(loaded: Loaded, given: Iterable[Path]) -> None:
         if not isinstance(file, str):
             continue
         path = Path(file).resolve()
+        if name in loaded.modules and name in _registered:
+            # a suite that we imported by this name ourselves
+            continue
         # by its path: the name that pytest gave it is known to this process only
-        if name not in loaded.modules and str(path) not in loaded.files:
+        if name in loaded.modules:
+            loaded.modules.remove(name)
+        if str(path) not in loaded.files:
             loaded.files.append(str(path))
+        if not name.startswith(_PREFIX):
+            loaded.names[name] = str(path)
+            _keep_root(loaded, name, path)
         if path in wanted:
             loaded.chosen[str(path)] = _of_module(name)
+
+
+def _keep_root(loaded: Loaded, name: str, path: Path) -> None:
+    """Keep on the path of other processes the folder from which a module was imported: its siblings are found there."""
+    stem = path.parent if path.name == "__init__.py" else path
+    root = next(iter(stem.parents[name.count(".") :]), None)
+    # not the framework's own: its kernels/ would hide other people's package
+    if root in (None, Path(_FRAMEWORK).parent) or str(root) in loaded.sys_path:
+        return
+    if str(root) in map(os.path.realpath, sys.path):
+        loaded.sys_path.append(str(root))
 
 
 def is_file(name: str) -> bool:
@@ -182,7 +216,7 @@ def is_file(name: str) -> bool:
 def module_name(path: Path) -> str:
     """The name under which the file is imported, in every process the same."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    return f"contract_suite_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
+    return f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
 
 
 def _extend_sys_path(loaded: Loaded, folders: Iterable[str]) -> None:
@@ -243,12 +277,13 @@ def _python_files(folder: Path) -> Iterator[Path]:
 def _load_file(loaded: Loaded, path: Path) -> Registered:
     known = _module_of(path)
     if known is not None:
-        if known.startswith("contract_suite_") and str(path) not in loaded.files:
+        if known.startswith(_PREFIX) and str(path) not in loaded.files:
             loaded.files.append(str(path))
-        elif not known.startswith("contract_suite_") and known not in loaded.modules:
+        elif not known.startswith(_PREFIX) and known not in loaded.modules:
             loaded.modules.append(known)
         return _registered.get(known, Registered()) | _of_module(known)
     name = module_name(path)
+    _hand_out_suites()
 
     def execute() -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -265,6 +300,46 @@ def _load_file(loaded: Loaded, path: Path) -> Registered:
 
     _import(loaded, name, execute, path)
     return _registered[name]
+
+
+class _Suites(MetaPathFinder):
+    """Hands out a file that is loaded as a suite when a sibling imports it: run again it would register twice."""
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        start = f"{_PREFIX}{fullname.rpartition('.')[2]}_"
+        if not any(name.startswith(start) for name in list(sys.modules)):
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is None or not spec.has_location or spec.origin is None:
+            return None
+        module = sys.modules.get(module_name(Path(spec.origin)))
+        if module is None:
+            return None
+        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=_Loaded(module))
+
+
+class _Loaded(Loader):
+    """Gives a module that is there already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module, self.spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # the import system wrote the alias's over it
+        module.__spec__ = self.spec
+
+
+_finder = _Suites()
+
+
+def _hand_out_suites() -> None:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _module_of(path: Path) -> str | None:

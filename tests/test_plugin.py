@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -118,6 +119,58 @@ def test_a_file_given_by_name_is_judged_alone(
         result.stdout.fnmatch_lines(
             ["reproduce: contract run *test_mine.py scaled/*/mine/shapes *"]
         )
+
+
+ONE = """
+import contract
+@contract.implementation("scaled", sign="plus")
+def one(x, y, scale):
+    return x * scale + y
+"""
+TWO = """
+import contract
+from one import one
+@contract.implementation("scaled", sign="plus")
+def two(x, y, scale):
+    return one(x, y, scale)
+"""
+
+
+@pytest.mark.parametrize("place", [".", "deep"])
+def test_a_file_that_imports_a_sibling_is_judged(
+    pytester: pytest.Pytester, folder: Path, place: str
+) -> None:
+    home = folder / place
+    home.mkdir(exist_ok=True)
+    (home / "one.py").write_text(ONE)
+    (home / "two.py").write_text(TWO)
+    (home / "records").mkdir()
+    record = {"kernel": "scaled", "schema": 1, "entries": [], "waivers": []}
+    (home / "records" / "scaled.json").write_text(json.dumps(record))
+    result = run(pytester, "--contract", f"{place}/two.py", *WORDS, "-k", "shapes or limits")
+    outcomes = ids(result)
+    assert outcomes.pop("scaled/two_step/two/shapes") == "PASSED"
+    # the judge knows the folder beside the file
+    assert list(outcomes.values()) == ["FAILED"]
+    result.stdout.fnmatch_lines(["no record for scaled/two_step/two/plain/*"])
+
+
+def test_a_suite_that_pytest_imported_is_judged(pytester: pytest.Pytester, folder: Path) -> None:
+    words = ("--contract", "contracts/scaled.py", *WORDS, "-k", "minus/two_step/torch/shapes")
+    assert set(ids(run(pytester, *words)).values()) == {"PASSED"}
+
+
+def test_suites_that_the_judge_cannot_load_are_told_once(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    path = folder / "contracts" / "scaled.py"
+    text = "import sys\nif 'pytest' not in sys.modules:\n    raise OSError('no device')\n"
+    path.write_text(path.read_text().replace("import contract\n", f"import contract\n{text}", 1))
+    result = run(pytester, "--contract", *WORDS, "-k", "minus and torch")
+    result.assert_outcomes(failed=1, deselected=39)
+    result.stdout.fnmatch_lines(
+        ["the judge process cannot load the suites: suite *OSError: no device", "*no check can be judged*"]
+    )
 
 
 def test_what_a_collected_test_registers_is_judged(pytester: pytest.Pytester, folder: Path) -> None:

@@ -159,6 +159,18 @@ def test_a_file_that_a_sibling_has_imported_is_not_imported_again(tmp_path: Path
     assert loaded.chosen[str(path)].contracts == {"double"}
 
 
+def test_a_file_that_a_sibling_imports_later_is_not_run_again(tmp_path: Path) -> None:
+    write(tmp_path / "contracts" / "double.py", CONTRACT)
+    path = write(tmp_path / "contracts" / "later.py", "from double import name\n" + IMPLEMENTATION)
+    path.write_text(path.read_text().replace("import name", "import reference"))
+    loaded = suites.load(config(tmp_path, "contracts", pythonpath=("contracts",)))
+    assert [Path(file).name for file in loaded.files] == ["double.py", "later.py"]
+    first = sys.modules[suites.module_name(tmp_path / "contracts" / "double.py")]
+    assert sys.modules["double"] is first
+    assert first.__spec__ is not None
+    assert first.__spec__.name == first.__name__
+
+
 def test_another_process_loads_the_same_from_json(tmp_path: Path) -> None:
     write(tmp_path / "lib" / "module_one.py", CONTRACT, "one")
     write(tmp_path / "mine.py", IMPLEMENTATION, "one")
