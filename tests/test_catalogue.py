@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import runpy
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import contract
 from contract import listing, registry, suites
 from contract.config import Config
 from contract.formats import FORMATS
@@ -86,18 +90,41 @@ def test_the_words_name_every_format() -> None:
     assert line.split(": ")[1].split(";")[0].split(", ") == list(FORMATS)
 
 
-def test_the_first_contract_can_be_registered_beside_the_catalogue(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def run_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], str]:
+    """Runs a file that the guide shows, between these words, beside the catalogue; returns its name."""
     for table in ("_contracts", "_implementations", "_controls", "_origins"):
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-    page = (ROOT / "docs" / "first-contract.md").read_text()
-    block = page.partition("    # contracts/")[2].partition("\nRun `contract run")[0]
-    name, _, code = block.partition("\n")
-    (tmp_path / name).write_text(textwrap.dedent(code))
-    runpy.run_path(str(tmp_path / name), run_name="first")
-    registry.check()
+
+    def run(start: str, end: str) -> str:
+        page = (ROOT / "docs" / "first-contract.md").read_text()
+        name, _, code = page.partition(start)[2].partition(end)[0].partition("\n")
+        (tmp_path / name).write_text(textwrap.dedent(code))
+        runpy.run_path(str(tmp_path / name), run_name="first")
+        registry.check()
+        return name
+
+    return run
+
+
+def test_the_first_contract_can_be_registered_beside_the_catalogue(
+    run_block: Callable[[str, str], str],
+) -> None:
+    name = run_block("    # contracts/", "\nRun `contract run")
     assert registry.origin(name.removesuffix(".py")) == "first"
+
+
+def test_the_first_kernel_is_right_for_all_that_it_claims(
+    run_block: Callable[[str, str], str],
+) -> None:
+    assert run_block("controls):\n\n    # ", "\nand run `contract run") == "mine.py"
+    (item,) = (i for i in registry.implementations("rms_norm") if i.module == "first")
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(size, generator=generator).bfloat16() for size in ((8, 64), (64,)))
+    for gain in item.parameters.get("gain", registry.get("rms_norm").parameters["gain"]):
+        given: dict[str, Any] = {"x": x, "weight": weight, "eps": 1e-6}
+        out = item.call(**given)
+        contract.assert_allowed("rms_norm", out, profile=item.profile, gain=gain, **given)
 
 
 def test_the_page_of_kernels_is_the_one_that_the_command_writes() -> None:

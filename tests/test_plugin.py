@@ -169,7 +169,10 @@ def test_suites_that_the_judge_cannot_load_are_told_once(
     result = run(pytester, "--contract", *WORDS, "-k", "minus and torch")
     result.assert_outcomes(failed=1, deselected=39)
     result.stdout.fnmatch_lines(
-        ["the judge process cannot load the suites: suite *OSError: no device", "*no check can be judged*"]
+        [
+            "the judge process cannot load the suites: suite *OSError: no device",
+            "*no check can be judged*",
+        ]
     )
 
 
