@@ -78,16 +78,38 @@ def folder_of(module: str) -> Path | None:
 
             home = importlib.import_module(named)
             return Path(next(iter(home.__path__)))
-    file = getattr(sys.modules.get(module), "__file__", None)
-    beside = Path(file).parent / "records" if file else None
+    beside = _beside(module)
     return beside if beside is not None and beside.is_dir() else None
+
+
+def _beside(module: str) -> Path | None:
+    """The folder beside a module's file that would be its records folder; None where it has no file."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file).parent / "records" if file else None
 
 
 def where_to_record(module: str) -> str:
     """The repair where a suite has no records folder."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    folder = Path(file).parent / "records" if file else Path("records")
-    return f"no folder {folder}; make it, then run with --update-records"
+    beside = _beside(module)
+    if beside is None:
+        return "what no file declares has no folder of records"
+    return f"no folder {beside}; --update-records makes it and measures"
+
+
+def make_folder(module: str) -> Path | None:
+    """Make the records folder of a suite that has none, and return it; None where there is one, or no file to lie beside.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+    beside = _beside(module)
+    if beside is None or folder_of(module) is not None:
+        return None
+    try:
+        beside.mkdir()
+    except OSError as error:
+        raise StoreError(f"{beside}: cannot be made: {error.strerror}") from error
+    return beside
 
 
 def wholly_loaded(folder: Path) -> bool:

@@ -61,6 +61,8 @@ def run(
     start = time.monotonic()
     report = Report(environment=environment(), seed=options.seed, effort=options.effort)
     store = Store(options.store_root)
+    # before anything runs: one that cannot be made is told before the time is spent
+    made = _make_record_folders(checks) if options.update_records else []
     # taken now: what is edited meanwhile is not what was judged
     pairs = verify.gate_pairs(checks)
     keys = receipts.Keys(options)
@@ -72,6 +74,7 @@ def run(
         report.interrupted = True
     finally:
         run_.stop()
+    report.notes += made
     order = {check.id: i for i, check in enumerate(checks)}
     report.checks = sorted(run_.results.values(), key=lambda r: order[r.id])
     with contextlib.suppress(ContractError):
@@ -588,6 +591,12 @@ def _record_problems(checks: list[Check]) -> list[str]:
         except ContractError as error:
             problems.append(str(error))
     return problems
+
+
+def _make_record_folders(checks: list[Check]) -> list[str]:
+    modules = dict.fromkeys(c.module for c in checks if c.gate == "limits" and c.implementation)
+    folders = (recordbook.make_folder(module) for module in modules)
+    return [f"made {folder}" for folder in folders if folder is not None]
 
 
 def _update_records(results: list[CheckResult], checks: list[Check]) -> list[str]:

@@ -119,6 +119,7 @@ def init(folder: Path) -> list[str]:
             f"{error.filename or folder}: cannot be written: {error.strerror}"
         ) from error
     wrote = [f"wrote {path}" for path in files]
+    wrote.append(f"wrote {folder / FOLDER / 'records'}/")
     return [
         *wrote,
         "",

@@ -223,14 +223,19 @@ def test_records_are_written_compared_and_refused_where_broken(
 ) -> None:
     limits = f"{TORCH}/limits"
     record = project / "contracts" / "records" / "scaled.json"
-    record.parent.mkdir()
     code, out, _ = contract_run(limits)
-    assert code == 1
-    assert f"no record for {TORCH}/plain" in out
+    assert f"no folder {record.parent}; --update-records makes it" in out
     # writing is a success
     code, out, _ = contract_run("-k", "torch and limits", "--update-records")
     assert code == 0, out
+    assert f"note: made {record.parent}\n" in out
     assert f"note: recorded {limits}" in out
+    assert contract_run(limits)[0] == 0
+    record.unlink()
+    code, out, _ = contract_run(limits)
+    assert code == 1
+    assert f"no record for {TORCH}/plain" in out
+    assert "note: made" not in contract_run(limits, "--update-records")[1]
     assert contract_run(limits)[0] == 0
     edit(record, '"threads": 0', '"threads": 1')
     code, out, _ = contract_run(limits)
@@ -240,6 +245,15 @@ def test_records_are_written_compared_and_refused_where_broken(
     assert (code, err, "Traceback" in out) == (1, "", False)
     assert f"record {record}: " in out
     assert "delete it and run with --update-records" in out
+
+
+def test_a_records_folder_that_cannot_be_made_ends_4_in_one_line(
+    project: Path, contract_run: Run
+) -> None:
+    (project / "contracts" / "records").write_text("a file")
+    code, out, err = contract_run(f"{TORCH}/limits", "--update-records")
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert err.startswith(f"contract: {project / 'contracts' / 'records'}: cannot be made: ")
 
 
 def test_a_store_that_cannot_be_written_ends_4_in_one_line(

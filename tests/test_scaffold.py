@@ -38,6 +38,7 @@ def test_init_writes_contracts_and_says_what_to_do_next(
     for part in (
         "wrote contracts/scaled_add.py\n",
         "wrote contracts/scaled_add_controls.py\n",
+        "wrote contracts/records/\n",
         'suites = ["contracts/"]',
         "contract run scaled_add\n",
     ):
