@@ -15,6 +15,7 @@ from contract import formats, registry
 from contract.case import (
     Case,
     Kernel,
+    check_finite,
     check_values,
     find,
     kernels_of,
@@ -236,6 +237,8 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
         raise CaseError(f"{error}{assumed}") from None
     for operand in target.inputs():
         check_values(target, operand, shape, bits[operand.name])
+        if operand.finite:
+            check_finite(target, operand, bits[operand.name])
     return target, Case(shape, bits, scalars_of(target, scalars), "operands given")
 
 

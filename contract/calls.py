@@ -11,9 +11,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from contract.case import Kernel, check_values, shape_from
+from contract.case import Kernel, check_finite, check_values, shape_from
 from contract.declare import Implementation, Operand
 from contract.engines.host import arguments_of, signature_of
 from contract.engines.placement import TORCH_TYPES, to_bits
@@ -108,7 +106,7 @@ class Call:
         bits = to_bits(value, self.kernel.format(operand))
         check_values(self.kernel, operand, shape, bits)
         if operand.finite:
-            _check_finite(self.kernel, operand, bits)
+            check_finite(self.kernel, operand, bits)
         if bits.size > _SMALL:
             key = id(value)
             self._seen[key] = (
@@ -116,16 +114,3 @@ class Call:
                 version,
                 limit,
             )
-
-
-def _check_finite(kernel: Kernel, operand: Operand, bits: Any) -> None:
-    from contract import formats
-
-    values = formats.decode(bits, kernel.format(operand))
-    bad = ~np.isfinite(values)
-    if bad.any():
-        place = [int(i) for i in np.argwhere(bad)[0]]
-        raise CaseError(
-            f"{kernel.id}: {operand.name}{place} is {float(values[bad].ravel()[0])!r}; the kernel is defined for finite"
-            " values only"
-        )

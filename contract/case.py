@@ -207,16 +207,20 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
             and is not.
     """
     fmt = kernel.format(operand)
-    if fmt.bits < 8 and fmt.lowest >= 0 and (bits >> fmt.bits).any():
-        raise CaseError(
-            f"{kernel.id}: {operand.name} holds {int(bits.max())}; {fmt.name} is one code of 0 to {int(fmt.max)} in each element"
-        )
+    if fmt.bits < 8 and fmt.lowest >= 0:
+        wrong = (bits >> fmt.bits) != 0
+        if wrong.any():
+            raise CaseError(
+                f"{kernel.id}: {operand.name} holds {int(bits[wrong][0])}; {fmt.name} is one code of 0 to"
+                f" {int(fmt.max)} in each element{_where(wrong)}"
+            )
     if operand.positive:
         values = formats.decode(bits, kernel.format(operand))
         wrong = ~((values > 0) & (values < np.inf))
         if wrong.any():
             raise CaseError(
                 f"{kernel.id}: {operand.name} holds {float(values[wrong].ravel()[0]):g}; it must be positive and finite"
+                f"{_where(wrong)}"
             )
     limit = operand.limit(shape)
     if limit is None:
@@ -229,7 +233,32 @@ def check_values(kernel: Kernel, operand: Operand, shape: Mapping[str, int], bit
         raise CaseError(
             f"{kernel.id}: {operand.name} holds {shown}; values are {operand.least} to {limit - 1}"
             + (f" ({operand.below} - 1)" if isinstance(operand.below, str) else "")
+            + _where(wrong)
         )
+
+
+def check_finite(kernel: Kernel, operand: Operand, bits: Array) -> None:
+    """Refuse a NaN or an infinity.
+
+    Raises:
+        CaseError: the operand holds one; a contract that declares it `finite` says nothing of such a call.
+    """
+    values = formats.decode(bits, kernel.format(operand))
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        raise CaseError(
+            f"{kernel.id}: {operand.name}{_place(wrong)} is {float(values[wrong][0])!r}; the contract takes finite values"
+            f" only for {operand.name}"
+        )
+
+
+def _place(wrong: Array) -> str:
+    """The index of the first of them, in brackets; '' where there are no dims."""
+    return str([int(i) for i in np.argwhere(wrong)[0]]) if wrong.ndim else ""
+
+
+def _where(wrong: Array) -> str:
+    return f"; the first is {_place(wrong)}" if wrong.ndim else ""
 
 
 def scalars_of(

@@ -302,8 +302,39 @@ def test_a_refusal_says_what_was_assumed_and_what_a_name_is_for(codes: dict[str,
 def test_a_byte_that_is_no_code_is_refused(codes: dict[str, Any]) -> None:
     codes["z"][2, 3] = 0x73
     assert refusal(codes["x"], profile="kept", bias="yes", **codes) == (
-        "coded,bias=yes/kept: z holds 115; uint4 is one code of 0 to 15 in each element"
+        "coded,bias=yes/kept: z holds 115; uint4 is one code of 0 to 15 in each element; the first is [2, 3]"
     )
+
+
+def test_what_the_contract_does_not_take_is_no_fault_of_the_kernel() -> None:
+    contract.register(
+        contract.Contract(
+            name="limited", family="sums", reference=lambda r, x, cap, ids: r.round("out", x + cap),
+            operands=(contract.tensor("x", "rows d", finite=True), contract.tensor("cap", "", "fp32", positive=True),
+                      contract.tensor("ids", "rows", "int32", below="d"), contract.output("out", "rows d")),
+            profiles=(contract.Profile("once", {"out": "bf16"}),), row_dims=("rows",),
+            shapes=({"rows": 1, "d": 1},), not_applicable={"exact": "a test"},
+        )
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "x": torch.ones(4, 8).bfloat16(), "cap": torch.ones(()), "ids": torch.zeros(4, dtype=torch.int32),
+    }  # fmt: skip
+    out = given["x"] * 2
+    assert contract.assert_allowed("limited", out, **given).compared == 32
+    given["x"][2, 5] = torch.inf
+    for call in (contract.allowed, lambda name, **more: contract.assert_allowed(name, out, **more)):
+        with pytest.raises(
+            CaseError, match=r"x\[2, 5\] is inf; the contract takes finite values only"
+        ):
+            call("limited", **given)
+    given["x"][2, 5] = 1
+    with pytest.raises(CaseError, match=r"cap holds inf; it must be positive and finite$"):
+        contract.assert_allowed("limited", out, **{**given, "cap": torch.tensor(torch.inf)})
+    given["ids"][3] = 8
+    with pytest.raises(
+        CaseError, match=r"ids holds 8; values are 0 to 7 \(d - 1\); the first is \[3\]"
+    ):
+        contract.assert_allowed("limited", out, **given)
 
 
 def test_operands_are_shown_as_what_they_are(codes: dict[str, Any]) -> None:
