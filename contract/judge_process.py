@@ -60,6 +60,8 @@ class Judge:
         self.options, self.emit = options, emit
         self.last: tuple[str, Bench | None] = ("", None)
         self.workers: dict[tuple[Any, ...], Worker] = {}
+        # implementation -> the first gate of this job, which told that it does not take the contract's arguments
+        self.misfits: dict[str, str] = {}
 
     def close(self) -> None:
         """End the workers."""
@@ -72,6 +74,7 @@ class Judge:
         spec = job["kernel"]
         kernel = find(spec["name"], spec["profile"], spec["parameters"])
         bench = self._bench(kernel, job)
+        self.misfits.clear()
         for check in job["checks"]:
             start = time.monotonic()
             result, row = self._one(kernel, bench, check)
@@ -141,6 +144,8 @@ class Judge:
             subject, missing = self._subject(kernel, check)
             if missing:
                 return replace(base, outcome="not_run", detail=missing), None
+            if check["kind"] == "gate" and (unfit := self._unfit(base, kernel)):
+                return unfit, None
             try:
                 if check["kind"] == "gate":
                     return self._gate(base, bench, subject, check["gate"])
@@ -158,6 +163,18 @@ class Judge:
         except Exception as error:  # noqa: BLE001 - a fault of a reference or of the judge is a red check, not the end
             where = _last_line(error)
             return replace(base, detail=f"{type(error).__name__}: {error} ({where})"), None
+
+    def _unfit(self, base: CheckResult, kernel: Kernel) -> CheckResult | None:
+        """The result of a gate where the implementation cannot be called as the contract says: told once, at the first."""
+        name = str(base.implementation)
+        items = registry.implementations(kernel.contract.name)
+        said = host.misfit(host.registered(kernel, name, items, base.engine).call, kernel)
+        if not said:
+            return None
+        first = self.misfits.setdefault(name, str(base.gate))
+        if base.gate == first:
+            return replace(base, outcome="fail", detail=said)
+        return replace(base, outcome="not_run", required=False, detail=f"see {first}: {said}")
 
     def _subject(self, kernel: Kernel, check: Mapping[str, Any]) -> tuple[Subject, str]:
         """The target with its worker, or why it cannot run here."""

@@ -247,6 +247,23 @@ def test_records_are_written_compared_and_refused_where_broken(
     assert "delete it and run with --update-records" in out
 
 
+def test_arguments_that_do_not_fit_are_told_once(project: Path, contract_run: Run) -> None:
+    edit(
+        project / "contracts" / "scaled.py",
+        "scaled_torch(x: Any, y: Any,",
+        "scaled_torch(inp: Any,",
+    )
+    code, out, _ = contract_run("-k", "minus and torch")
+    said = "does not take the contract's arguments (missing a required argument: 'inp'): it is "
+    assert code == 1
+    assert f"FAIL scaled,sign=minus/two_step/torch/shapes\n    {said}" in out
+    assert f"not run: see shapes: {said}" in out
+    assert "0 passed, 1 failed, 5 skipped" in out
+    # alone, a gate says it itself
+    code, out, _ = contract_run("scaled,sign=minus/two_step/torch/limits")
+    assert (code, f"torch/limits\n    {said}" in out) == (1, True)
+
+
 def test_a_records_folder_that_cannot_be_made_ends_4_in_one_line(
     project: Path, contract_run: Run
 ) -> None:

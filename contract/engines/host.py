@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -197,16 +197,30 @@ class _Fits:
         if self.checked:
             return
         self.checked = True
-        signature = signature_of(self.call)
-        if signature is None:
-            return
-        try:
-            signature.bind(**arguments)
-        except TypeError as error:
-            raise Unfit(
-                f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
-                f" {', '.join(arguments)} by name"
-            ) from None
+        if said := _misfit(self.call, arguments):
+            raise Unfit(said)
+
+
+def misfit(call: Callable[..., Any], kernel: Kernel) -> str:
+    """Why the callable does not take what the contract passes at a plain launch; '' where it does, or does not say."""
+    scalars = (scalar.name for scalar in kernel.contract.scalars)
+    return _misfit(
+        call, [*(o.name for o in kernel.inputs()), *scalars, *arguments_of(call, kernel)]
+    )
+
+
+def _misfit(call: Callable[..., Any], names: Collection[str]) -> str:
+    signature = signature_of(call)
+    if signature is None:
+        return ""
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        return (
+            f"does not take the contract's arguments ({error}): it is {signature}, the contract passes"
+            f" {', '.join(names)} by name"
+        )
+    return ""
 
 
 def arguments_of(call: Callable[..., Any], kernel: Kernel) -> dict[str, str]:
