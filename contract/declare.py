@@ -518,6 +518,10 @@ class Contract:
     def full_parameters(self, given: Mapping[str, str]) -> dict[str, str]:
         """Every enumerated parameter with its value, defaults filled in."""
         for key, value in given.items():
+            if not self.parameters:
+                raise DeclarationError(
+                    f"contract {self.name}: it has no parameters; take {key}= out"
+                )
             if key not in self.parameters:
                 raise DeclarationError(
                     f"contract {self.name}: no parameter {key!r}; parameters are {list(self.parameters)}"
@@ -562,6 +566,7 @@ class Implementation:
         invariant: what it promises not to move on ordinary rows (as in the contract).
         returns_view_of: inputs that the output may share memory with.
         budget: a measured budget's environment, or None.
+        module, place: the module that declares it, and FILE:LINE.
     """
 
     kernel: str
@@ -577,6 +582,7 @@ class Implementation:
     invariant: tuple[str, ...] = ()
     in_place: bool = False
     module: str = ""
+    place: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):
@@ -618,6 +624,7 @@ class Control:
     expect: str = ""
     order: Mapping[str, Any] = field(default_factory=dict)
     module: str = ""
+    place: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):

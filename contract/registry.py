@@ -7,8 +7,10 @@ for one kernel's at every call.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -79,7 +81,7 @@ def implementation(
         DeclarationError: a second implementation of the same name, or a name that cannot stand in an id.
     """
 
-    module = _caller(2)
+    module, place = _caller(2), _place(2)
     needs = _names("requires", requires)
 
     def add(call: F) -> F:
@@ -100,6 +102,7 @@ def implementation(
                 tuple(invariant),
                 in_place,
                 module,
+                place,
             )
             others = _implementations.get(kernel, ())
             if any(
@@ -134,6 +137,24 @@ def _caller(depth: int) -> str:
     return str(sys._getframe(depth).f_globals.get("__name__", ""))
 
 
+def _place(depth: int) -> str:
+    """FILE:LINE of the declaration."""
+    frame = sys._getframe(depth)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@contextlib.contextmanager
+def _declared_at(place: str) -> Iterator[None]:
+    """What is wrong with a declaration is told with its file and line."""
+    try:
+        yield
+    except DeclarationError as error:
+        if not place:
+            raise
+        here = os.getcwd() + os.sep
+        raise DeclarationError(f"{place.removeprefix(here)}: {error}") from None
+
+
 def _name_of(call: Callable[..., Any]) -> str:
     name = getattr(call, "__name__", "")
     if not name:
@@ -152,7 +173,7 @@ def _control(
     order: Mapping[str, Any] | None,
     parameters: Mapping[str, str | tuple[str, ...]],
 ) -> Callable[[F], F]:
-    module = _caller(3)
+    module, place = _caller(3), _place(3)
     needs = _names("requires", requires)
 
     def add(call: F) -> F:
@@ -171,6 +192,7 @@ def _control(
                 expect,
                 dict(order or {}),
                 module,
+                place,
             )
             others = _controls.get(kernel, ())
             if any(
@@ -287,6 +309,14 @@ def get(kernel: str) -> Contract:
         DeclarationError: no such contract; the message lists the nearest names.
     """
     if kernel not in _contracts:
+        head, _, rest = kernel.partition("/")
+        name, *stated = head.split(",")
+        if name in _contracts and (rest or stated):
+            given = [f"{key}={value!r}" for key, _, value in (one.partition("=") for one in stated)]
+            given += [f"profile={rest.partition('/')[0]!r}"] if rest else []
+            raise DeclarationError(
+                f"no contract {kernel!r}, which is an id: give {name!r} and {', '.join(given)}"
+            )
         import difflib
 
         near = difflib.get_close_matches(kernel, _contracts, 3) or sorted(_contracts)[:8]
@@ -300,18 +330,21 @@ def check() -> None:
     """Refuse implementations and controls that name what no contract has; call once all suites are loaded."""
     _refuse_overlap()
     for item in implementations():
-        _check_order(f"implementation {item.name}", item.kernel, item.order)
-        _check_target(f"implementation {item.name}", item.kernel, item.profile, item.parameters)
+        with _declared_at(item.place):
+            _check_item(f"implementation {item.name}", item)
     for control in controls():
-        _check_order(f"control {control.name}", control.kernel, control.order)
-        _check_target(
-            f"control {control.name}", control.kernel, control.profile, control.parameters
-        )
-        for gate in control.gates:
-            if gate not in GATE_NAMES:
-                raise DeclarationError(
-                    f"control {control.kernel}/{control.name}: gate {gate!r}; gates are {', '.join(GATE_NAMES)}"
-                )
+        with _declared_at(control.place):
+            _check_item(f"control {control.name}", control)
+            for gate in control.gates:
+                if gate not in GATE_NAMES:
+                    raise DeclarationError(
+                        f"control {control.kernel}/{control.name}: gate {gate!r}; gates are {', '.join(GATE_NAMES)}"
+                    )
+
+
+def _check_item(what: str, item: Implementation | Control) -> None:
+    _check_order(what, item.kernel, item.order)
+    _check_target(what, item.kernel, item.profile, item.parameters)
 
 
 def _refuse_overlap() -> None:
@@ -323,10 +356,11 @@ def _refuse_overlap() -> None:
             for other in seen.setdefault((item.kernel, item.profile, colour, item.name), []):
                 both = set(item.parameters) & set(other.parameters)
                 if all(set(item.parameters[k]) & set(other.parameters[k]) for k in both):
-                    raise DeclarationError(
-                        f"{item.kernel}/{item.profile}/{item.name} is registered twice (in {other.module} and"
-                        f" {item.module}) for overlapping parameters; rename one"
-                    )
+                    with _declared_at(item.place):
+                        raise DeclarationError(
+                            f"{item.kernel}/{item.profile}/{item.name} is registered twice (in {other.module} and"
+                            f" {item.module}) for overlapping parameters; rename one"
+                        )
             seen[item.kernel, item.profile, colour, item.name].append(item)
 
 
@@ -348,6 +382,10 @@ def _check_target(
 ) -> None:
     contract = get(kernel)
     contract.profile(profile)
+    if parameters and not contract.parameters:
+        raise DeclarationError(
+            f"{what}: {kernel} has no parameters; take {', '.join(f'{key}=' for key in parameters)} out"
+        )
     for key, values in parameters.items():
         for value in values:
             if key not in contract.parameters or value not in contract.parameters[key]:

@@ -204,6 +204,8 @@ def test_names_that_do_not_exist_are_refused() -> None:
     given = operands()
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("scalde", {}, "did you mean scaled"),
+        ("scaled/two_step", {}, "which is an id: give 'scaled' and profile='two_step'"),
+        ("scaled,sign=minus", {}, "which is an id: give 'scaled' and sign='minus'"),
         ("scaled", {"profile": "once"}, "profiles are two_step"),
         ("scaled", {"profile": ""}, "no profile ''; profiles are two_step"),
         ("scaled", {"profile": 3}, "no profile 3; profiles are two_step"),

@@ -273,6 +273,30 @@ def test_an_implementation_of_no_contract_is_refused(tmp_path: Path) -> None:
         suites.load(config(tmp_path, "mine.py"))
 
 
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("implementation('absent')", "no contract 'absent'; did you mean name?"),
+        ("implementation('name/twice')", "no contract 'name/twice', which is an id: give 'name' and"),
+        ("implementation('name', profile='twice')", "contract name: no profile 'twice'; profiles are"),
+        ("implementation('name', form='tanh')", "implementation f: name has no parameters; take form= out"),
+        ("implementation('name', order={'sum': 2})", "implementation f: order of 'sum'; freedoms of"),
+        ("red('name', profile='once', gate='all')", "control name/f: gate 'all'; gates are"),
+        ("green('name', profile='twice')", "contract name: no profile 'twice'; profiles are"),
+    ],
+)  # fmt: skip
+def test_a_declaration_of_what_is_not_there_names_its_file_and_line(
+    tmp_path: Path, declared: str, said: str
+) -> None:
+    write(tmp_path / "first.py", CONTRACT, "name")
+    (tmp_path / "mine.py").write_text(
+        f"import contract\n\n\n@contract.{declared}\ndef f(x):\n    return x\n"
+    )
+    with pytest.raises(DeclarationError) as caught:
+        suites.load(config(tmp_path, "first.py"), ["mine.py"])
+    assert str(caught.value).startswith(f"mine.py:4: {said}")
+
+
 def test_suite_packages_that_are_no_tuple_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "lib" / "kern" / "__init__.py", "SUITE_PACKAGES = ('planted')")
     with pytest.raises(
