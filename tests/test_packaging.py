@@ -44,6 +44,11 @@ def installed_path(file: Path) -> Path:
     return file if file.parts[0] == "contract" else "contract" / file
 
 
+def test_every_pattern_of_the_frameworks_data_means_a_file() -> None:
+    patterns = SETUPTOOLS["package-data"]["contract"]
+    assert [p for p in patterns if not list((ROOT / "contract").glob(p))] == []
+
+
 def test_every_python_folder_is_a_listed_package() -> None:
     on_disk = {
         ".".join(installed_path(file.parent).parts)
