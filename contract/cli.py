@@ -119,6 +119,8 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     # A -k that does not parse is told before anything is loaded.
     select.parse_keyword(selection.keyword)
+    for name in selection.names:
+        select.refuse_absent(name)
 
     from contract import runner
 
@@ -160,6 +162,13 @@ def _judge(
         report.notes.append(
             f"{len(chosen)} of {len(checks)} checks were selected; a kernel is judged by those"
         )
+    judged = {check.module for check in chosen}
+    report.notes.extend(
+        f"{suites.short_file(other)} is imported by {file}: what it declares is judged, too"
+        for file, others in loaded.brought.items()
+        for other in others
+        if other in judged
+    )
     report.notes.extend(
         f"{module} is not loaded: no module {package!r}"
         for module, package in loaded.missing.items()

@@ -387,7 +387,18 @@ def stored_case(kernel: Kernel, row: Mapping[str, Any]) -> Case | None:
     scalars = {
         s.name: float(row["scalars"].get(s.name, s.default)) for s in kernel.contract.scalars
     }
-    return Case(dict(row["shape"]), operands, scalars, f"a row that failed before ({row['id']})")
+    kept = f", kept in {_short(row['path'])}" if "path" in row else ""
+    return Case(
+        dict(row["shape"]),
+        operands,
+        scalars,
+        f"a row that failed before ({row['id']}{kept})",
+    )
+
+
+def _short(path: str) -> str:
+    """The path relative to the working folder where it lies below it."""
+    return path.removeprefix(os.getcwd() + os.sep)
 
 
 def _end_with(parent: int) -> None:

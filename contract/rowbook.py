@@ -46,6 +46,7 @@ class RowBook:
                 found.append(
                     {
                         "id": row.id,
+                        "path": str(path),
                         "shape": dict(row.shape),
                         "scalars": dict(row.scalars),
                         "note": row.note,

@@ -16,6 +16,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from contract.errors import UsageError
@@ -94,6 +95,24 @@ def select(
     return [check for check in kept if check.id in named]
 
 
+def refuse_absent(name: str) -> None:
+    """Refuse what can only be a file or folder, and is not there: told before anything is loaded.
+
+    Raises:
+        UsageError: a .py file, or a folder that is written as one, that does not exist.
+    """
+    path = Path(name)
+    # with a slash inside it may be the start of an id: rms_norm/once/
+    folder = name.endswith("/") and ("/" not in name[:-1] or name[0] in "./~")
+    if path.exists() or not (name.endswith(".py") or folder):
+        return
+    kind = "folder" if folder else "file"
+    others = [p.name for p in path.parent.glob("*") if p.is_dir() == folder]
+    near = difflib.get_close_matches(path.name, sorted(others), 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else f" (from {Path.cwd()})"
+    raise UsageError(f"{name}: no such {kind}{hint}")
+
+
 def unregistered(required: Iterable[str], checks: Sequence[C]) -> list[str]:
     """The required names that no implementation or engine has: they can only fail to run."""
     known = _names(checks) | {c.engine for c in checks if c.implementation}
@@ -148,7 +167,11 @@ def _named(name: str, checks: Sequence[Check], registered: Registered | None) ->
     if "/" not in prefix:
         ids |= {check.id for check in checks if check.kernel.split(",")[0] == prefix}
     if not ids:
-        raise UsageError(f"no check {name!r}; {_suggest(prefix, _prefixes(prefix, checks))}")
+        # a folder that a kernel's name hides is there
+        neither = "" if Path(name).exists() else ", and no file or folder of that name"
+        raise UsageError(
+            f"no check {name!r}{neither}; {_suggest(prefix, _prefixes(prefix, checks))}"
+        )
     return ids
 
 

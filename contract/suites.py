@@ -85,6 +85,7 @@ class Loaded:
         sys_path: absolute folders that were put on sys.path.
         missing: module of a `clients` package -> the third-party module that it could not import.
         chosen: argument of the command line that is a file or folder -> what it registered.
+        brought: file of the command line -> modules that it imported, that declare something and are not named themselves.
         names: name under which something else imported one of `files` -> that file.
     """
 
@@ -93,6 +94,7 @@ class Loaded:
     sys_path: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, Registered] = field(default_factory=dict)
+    brought: dict[str, list[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
     def payload(self) -> dict[str, Any]:
@@ -107,6 +109,8 @@ class Loaded:
 
 # Module -> what its first import registered; a second `load` in one process imports nothing again.
 _registered: dict[str, Registered] = {}
+# Module -> the modules that declared something while it was imported.
+_declaring: dict[str, frozenset[str]] = {}
 
 
 def load(config: Config, names: Iterable[str] = ()) -> Loaded:
@@ -137,6 +141,7 @@ def load(config: Config, names: Iterable[str] = ()) -> Loaded:
     for name in names:
         if is_file(name):
             loaded.chosen[name] = _load_path(loaded, Path(name))
+    _note_brought(loaded)
     registry.check()
     if not registry.contracts():
         raise NothingToJudge(
@@ -144,6 +149,19 @@ def load(config: Config, names: Iterable[str] = ()) -> Loaded:
             " first one, [tool.contract] suites or a FILE argument names more"
         )
     return loaded
+
+
+def _note_brought(loaded: Loaded) -> None:
+    """Note what files of the command line brought in by their imports: it counts as theirs, and is judged with them."""
+    named: list[Path] = []
+    for name in loaded.chosen:
+        path = Path(name).resolve()
+        named += [path] if path.is_file() else _python_files(path)
+    own = {_module_of(path) for path in named}
+    for path in named:
+        others = sorted(_declaring.get(module_name(path), frozenset()) - own)
+        if others:
+            loaded.brought[_short(str(path))] = others
 
 
 def reload(payload: Mapping[str, Any]) -> None:
@@ -370,7 +388,9 @@ def _import(
             loaded.missing[name] = str(getattr(error, "name", ""))
             return None
         raise SuiteError(f"suite {_place(error, name, path)}: {_text(error)}") from error
-    _registered[name] = _registered.get(name, Registered()) | _targets(*registry.since(before))
+    contracts, items, controls = registry.since(before)
+    _registered[name] = _registered.get(name, Registered()) | _targets(contracts, items, controls)
+    _declaring[name] = frozenset({i.module for i in items} | {c.module for c in controls})
     if path is None:
         loaded.modules.append(name)
     elif str(path) not in loaded.files:
@@ -448,6 +468,12 @@ def _is_framework(file: str) -> bool:
 
 def _is_library(file: str) -> bool:
     return file.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in file
+
+
+def short_file(module: str) -> str:
+    """The file of a module, relative to the working folder where it lies below it; the module's name where it has none."""
+    file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
+    return _short(file) if isinstance(file, str) else module
 
 
 def _short(file: str) -> str:

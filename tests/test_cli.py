@@ -43,6 +43,7 @@ class Check:
     kernel: str = "double"
     profile: str = "once"
     engine: str = "host"
+    module: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -237,7 +238,11 @@ def test_an_empty_registry_ends_5(capsys: Captured, tmp_path: Path, command: lis
         (["run", "--memory", "8X"], ["--memory", "'8X' is not a number of bytes, such as 512M"]),
         (["run", "-j", "0"], ["-j/--jobs", "'0' is not a whole number >= 1"]),
         (["run", "absent.py"], ["absent.py: no such file"]),
-        (["run", "contracts/empty"], ["no check 'contracts/empty'"]),
+        (["run", "contracts/doubel.py"], ["no such file; did you mean double.py?"]),
+        (["run", "absent/"], ["absent/: no such folder"]),
+        (["run", "contract/"], ["contract/: no such folder; did you mean contracts?"]),
+        (["run", "absent"], ["no check 'absent', and no file or folder of that name; "]),
+        (["run", "contracts/empty"], ["no check 'contracts/empty', and no file or folder"]),
         (["show", "doubel"], ["no contract 'doubel'; did you mean double?"]),
         (["list", "extra"], ["unrecognized arguments: extra"]),
         ([], ["required: COMMAND"]),
@@ -251,6 +256,16 @@ def test_a_usage_error_is_one_clear_line_and_ends_4(
     for part in ["contract: ", *parts]:
         assert part in err
     assert (out, err.count("\n"), runner.ran) == ("", 1, [])
+
+
+@pytest.mark.parametrize("name", ["absent.py", "absent/", "./absent/"])
+def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, runner: Runner, name: str
+) -> None:
+    monkeypatch.setattr(suites, "load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(runner, "start_server", lambda: pytest.fail("started"))
+    assert main(["run", name]) == 4
+    assert f"contract: {name}: no such " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -344,6 +359,31 @@ def test_a_file_of_ones_own_is_loaded_and_selected(
     monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, mine])
     assert main(["run", "mine.py"]) == 0
     assert runner.ran == ["double/once/reference", "double/once/mine/shapes"]
+
+
+@pytest.mark.parametrize(
+    "words", [["wrong.py"], ["wrong.py", "other.py"], ["wrong.py", CHECKS[0].id]]
+)
+def test_what_a_named_file_imports_and_is_judged_with_it_is_said(
+    capsys: Captured,
+    tmp_path: Path,
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    text = (
+        "import contract\n\n@contract.implementation('double', name='NAME')\ndef f(x): return x\n"
+    )
+    (tmp_path / "other.py").write_text(text.replace("NAME", "other"))
+    (tmp_path / "wrong.py").write_text("import other\n" + text.replace("NAME", "wrong"))
+    mine = [
+        Check(f"double/once/{name}/shapes", "shapes", implementation=name, module=name)
+        for name in ("other", "wrong")
+    ]
+    monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, *mine])
+    assert main(["run", *words]) == 0
+    said = "note: other.py is imported by wrong.py: what it declares is judged, too\n"
+    assert (said in capsys.readouterr().out) == (len(words) == 1)
 
 
 @pytest.mark.parametrize("outcome", ["pass", "not_run"])

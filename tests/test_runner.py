@@ -121,7 +121,10 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
     # the command that it prints shows the kept row, before any drawn one
     code, out, _ = contract_run(f"{TORCH}/stress")
     assert code == 1
-    assert f"(a row that failed before ({TORCH}/stress), launch plain)" in out
+    assert (
+        f"(a row that failed before ({TORCH}/stress, kept in .contract/rows/scaled.json), launch plain)"
+        in out
+    )
     # --lf runs what failed and nothing else; a green one is not asked for again
     code, out, _ = contract_run(TORCH, "--lf", "--json", "r.json")
     assert (code, list(outcomes())) == (1, [f"{TORCH}/stress"])

@@ -91,7 +91,7 @@ def test_several_names_join_and_keep_the_order_of_the_checks() -> None:
 def test_a_name_that_means_nothing_is_refused_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         ids(Selection((name,)))
-    assert f"no check {name!r}; {near}" in str(caught.value)
+    assert f"no check {name!r}, and no file or folder of that name; {near}" in str(caught.value)
 
 
 def test_implementation_engine_and_gate_narrow() -> None:
