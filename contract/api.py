@@ -57,7 +57,7 @@ class Judged:
 def assert_allowed(
     kernel: str,
     out: Any,
-    *,
+    *positional: Any,
     profile: str | None = None,
     rows: int | None = None,
     seed: int = 0,
@@ -86,7 +86,12 @@ def assert_allowed(
     if rows is not None:
         rows = _whole("rows", rows, "judge at least one row, as a whole number", 1)
     seed = _whole("seed", seed, "give a whole number >= 0", 0)
-    target, case = _case(kernel, profile, operands)
+    if isinstance(out, str) and not isinstance(kernel, str):
+        raise CaseError(
+            f"kernel is a {type(kernel).__name__} and out is {out!r}: the name comes first,"
+            f" assert_allowed({out!r}, out, ...)"
+        )
+    target, case = _case(kernel, profile, operands, positional)
     outputs = _outputs(target, case, out)
     chosen: Array | None = None
     if rows is not None:
@@ -170,12 +175,12 @@ def _other_profiles(target: Kernel, case: Case, outputs: Mapping[str, Array]) ->
     return f"name the one that is meant: {', '.join(p.name for p in target.contract.profiles)}"
 
 
-def allowed(kernel: str, *, profile: str | None = None, **operands: Any) -> Any:
+def allowed(kernel: str, *positional: Any, profile: str | None = None, **operands: Any) -> Any:
     """The range itself, for plots and debugging: an Allowed, or {output: Allowed} where there are several outputs.
 
     Takes the operands of assert_allowed. Of options with listed alternatives the first is read.
     """
-    target, case = _case(kernel, profile, operands)
+    target, case = _case(kernel, profile, operands, positional)
     found = {name: _view(out) for name, out in case_range(target, case).items()}
     return next(iter(found.values())) if len(found) == 1 else found
 
@@ -193,11 +198,24 @@ def _view(out: OutputRange) -> Allowed:
     return Allowed(values(out.lo), values(out.hi), nan)
 
 
-def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tuple[Kernel, Case]:
+def _case(
+    kernel: str, profile: str | None, operands: Mapping[str, Any], positional: tuple[Any, ...]
+) -> tuple[Kernel, Case]:
     """The kernel and case that a call describes."""
     load_suites()
     if not isinstance(kernel, str):
-        raise CaseError(f"kernel={kernel!r}; give a contract's name, as `contract list` shows it")
+        # its type alone: a tensor would be printed whole
+        raise CaseError(
+            f"kernel is a {type(kernel).__name__}; give a contract's name, as `contract list` shows it"
+        )
+    if positional:
+        contract = registry.get(kernel)
+        names = dict.fromkeys(
+            [*(o.name for o in contract.inputs()), *(s.name for s in contract.scalars)]
+        )
+        raise CaseError(
+            f"{kernel}: operands and scalars go by keyword: {', '.join(f'{name}=' for name in names)}"
+        )
     if profile is not None:
         # find takes an empty one as the first
         registry.get(kernel).profile(profile)
@@ -244,6 +262,9 @@ def _case(kernel: str, profile: str | None, operands: Mapping[str, Any]) -> tupl
 
 def _number(kernel: Kernel, name: str, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes, bytearray)):
+            # float() reads a number in them, and the kernel was called with none
+            raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise CaseError(
@@ -261,10 +282,15 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
     """Storage bits of a tensor, whose dtype must be that of the operand's format."""
     fmt = kernel.format(operand)
     name = TORCH_TYPES[fmt.name]
-    dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-    if dtype != name:
+    if not hasattr(value, "dtype"):
         number = isinstance(value, (bool, int, float))
         tensor = f", as a tensor of shape ({', '.join(operand.dims)})" if number else ""
+        raise CaseError(
+            f"{kernel.id}: {operand.name} is {type(value).__name__}, not a tensor; profile {kernel.profile.name}"
+            f" needs {name}{tensor}"
+        )
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype != name:
         fitting = [
             other.profile.name
             for other in kernels_of(kernel.contract)
@@ -273,7 +299,7 @@ def _bits(kernel: Kernel, operand: Operand, value: Any) -> Array:
         ]
         taken = f"profile {' or '.join(fitting)} takes" if fitting else "no profile takes"
         raise CaseError(
-            f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name}{tensor};"
+            f"{kernel.id}: {operand.name} has dtype {dtype}, profile {kernel.profile.name} needs {name};"
             f" {taken} {dtype}"
         )
     if isinstance(value, np.ndarray):

@@ -78,7 +78,12 @@ class Call:
                 raise CaseError(
                     f"{self.kernel.id}: operand {name}= is not given; it takes {', '.join(self.inputs)}"
                 )
-            dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+            if not hasattr(value, "dtype"):
+                raise CaseError(
+                    f"{self.kernel.id}: {name} is {type(value).__name__}, not a tensor; profile"
+                    f" {self.kernel.profile.name} needs {self.types[name]}"
+                )
+            dtype = str(value.dtype).removeprefix("torch.")
             if dtype != self.types[name]:
                 raise CaseError(
                     f"{self.kernel.id}: {name} has dtype {dtype}, profile {self.kernel.profile.name} needs"

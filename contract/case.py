@@ -175,7 +175,7 @@ def make_case(
     """
     bits: dict[str, Array] = {}
     shape = kernel.sized(shape)
-    if broken := kernel.contract.broken_rule(shape):
+    if broken := kernel.contract.broken_sizes(shape):
         raise CaseError(f"{kernel.id}: sizes {dict(shape)} break a rule of the contract: {broken}")
     for operand in kernel.inputs():
         fmt = kernel.format(operand)
@@ -299,7 +299,7 @@ def shape_from(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
             origin.setdefault(dim, operand.name)
     sizes = kernel.sized(sizes)
     if set(sizes) >= {d for o in (*kernel.inputs(), *kernel.outputs()) for d in o.dims} and (
-        broken := kernel.contract.broken_rule(sizes)
+        broken := kernel.contract.broken_sizes(sizes)
     ):
         raise CaseError(f"{kernel.id}: sizes {sizes} break a rule of the contract: {broken}")
     return sizes

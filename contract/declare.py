@@ -411,7 +411,7 @@ class Contract:
                     raise DeclarationError(
                         f"{where}: rule {words!r} asks for {error}, no dim; dims are {sorted(dims)}"
                     ) from None
-            if broken := self.broken_rule(full):
+            if broken := self.broken_sizes(full):
                 raise DeclarationError(f"{where}: shape {dict(shape)} breaks its rule: {broken}")
         for shape in (*self.stress, *self.exact_shapes):
             if not set(shape) <= dims or not stated - set(shape) <= set(self.row_dims):
@@ -498,6 +498,19 @@ class Contract:
                     return words
         return ""
 
+    def broken_sizes(self, shape: Shape) -> str:
+        """The first rule that these sizes do not satisfy, with the sizes that it looks at and whose they are."""
+        broken = self.broken_rule(shape)
+        if not broken:
+            return ""
+        looked = _Looked(shape)
+        self.rules[broken](looked)
+        said = []
+        for dim in looked.dims:
+            owners = dict.fromkeys(o.name for o in self.operands if dim in o.dims)
+            said.append(f"{dim} = {shape[dim]}" + (f" (of {', '.join(owners)})" if owners else ""))
+        return f"{broken}; here {', '.join(said)}" if said else broken
+
     def inputs(self, parameters: Mapping[str, str] | None = None) -> tuple[Operand, ...]:
         """Operands that are read, in order; those that exist under `parameters` where given."""
         return tuple(o for o in self.operands if o.role != "out" and exists(o, parameters))
@@ -531,6 +544,18 @@ class Contract:
                     f"contract {self.name}: {key}={value!r}; values are {self.parameters[key]}"
                 )
         return {key: given.get(key, values[0]) for key, values in self.parameters.items()}
+
+
+class _Looked(dict[str, int]):
+    """Sizes that note which of them a rule looks at."""
+
+    def __init__(self, sizes: Shape) -> None:
+        super().__init__(sizes)
+        self.dims: dict[str, None] = {}
+
+    def __getitem__(self, dim: str) -> int:
+        self.dims[dim] = None
+        return super().__getitem__(dim)
 
 
 def apart(operand: Operand, earlier: Sequence[Operand]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -216,7 +217,12 @@ def _shapes(contract: Contract) -> Iterator[str]:
         ("exact", contract.exact_shapes),
     ):
         if shapes:
-            yield f"{kind}: {'; '.join(_shape(shape) for shape in shapes)}"
+            # a shape may stand several times, for more rows of it
+            times = Counter(_shape(shape) for shape in shapes)
+            said = (
+                shape + (f" ({count} times)" if count > 1 else "") for shape, count in times.items()
+            )
+            yield f"{kind}: {'; '.join(said)}"
 
 
 def _shape(shape: Shape) -> str:

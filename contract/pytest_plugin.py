@@ -181,7 +181,7 @@ def contract_check(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     compared = 0
 
-    def check(kernel: str, out: Any, **operands: Any) -> Any:
+    def check(kernel: str, out: Any, *positional: Any, **operands: Any) -> Any:
         nonlocal compared
         rows, seed = (
             request.config.getoption("--contract-rows"),
@@ -189,7 +189,7 @@ def contract_check(request: pytest.FixtureRequest) -> Iterator[Any]:
         )
         operands.setdefault("rows", rows)
         operands.setdefault("seed", seed or 0)
-        judged = assert_allowed(kernel, out, **operands)
+        judged = assert_allowed(kernel, out, *positional, **operands)
         compared += judged.compared
         return judged
 

@@ -84,14 +84,16 @@ def summary_line(report: Report) -> str:
         if count:
             parts.append(f"{count} {word}")
     line = (
-        f"SUMMARY {facts['kernels']} kernels: {facts['pass']} pass, {facts['fail']} fail,"
-        f" {facts['not_run']} not run; {sum(controls.values()) + absent} controls:"
-        f" {', '.join(parts)}; {facts['limit_problems']} limit problems"
+        f"SUMMARY {_counted(facts['kernels'], 'kernel')}: {facts['pass']} pass, {facts['fail']} fail,"
+        f" {facts['not_run']} not run; {_counted(sum(controls.values()) + absent, 'control')}:"
+        f" {', '.join(parts)}; {_counted(facts['limit_problems'], 'limit problem')}"
     )
     receipts = facts["from_receipts"]
-    return line + (
-        f" ({receipts} check{'' if receipts == 1 else 's'} from receipts)" if receipts else ""
-    )
+    return line + (f" ({_counted(receipts, 'check')} from receipts)" if receipts else "")
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def outputs_line(report: Report) -> str:
@@ -206,7 +208,7 @@ def reasons(report: Report, outcome: str, verbose: bool) -> list[str]:
     lines = []
     for reason, group in groups.items():
         whose = sorted({check.implementation or check.control or "reference" for check in group})
-        number = f"{len(group)} check" + ("s" if len(group) > 1 else "")
+        number = _counted(len(group), "check")
         lines.append(f"{words(outcome)}: {reason}: {number} of {', '.join(whose)}")
         if verbose:
             lines += [f"    {check.id}" for check in group]

@@ -103,10 +103,12 @@ def test_any_tensor_is_judged_by_its_values(layout: str) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"y": None}, "operand y= is not given; it takes x, y"),
     ({"scale": None}, "give the scalar scale="),
+    ({"scale": "1.25"}, "scale='1.25' is a scalar; give the number"),
+    ({"scale": b"1.25"}, "scale=b'1.25' is a scalar; give the number"),
     ({"scale": "large"}, "scale='large' is a scalar; give the number"),
     ({"z": 1}, "no operand z; it has x, y, scale, sign"),
     ({"x": torch.zeros(6, 8)}, "x has dtype float32, profile two_step needs bfloat16"),
-    ({"x": [1.0]}, "x has dtype list"),
+    ({"x": [1.0]}, "x is list, not a tensor; profile two_step needs bfloat16"),
     ({"y": torch.zeros(6, 7).bfloat16()}, "y has d = 7, x has 8; they must agree"),
     ({"x": torch.zeros(8).bfloat16()}, "it needs 2 dims ('rows', 'd')"),
     ({"rows": 0}, "rows=0; judge at least one row"),
@@ -123,9 +125,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"out": (torch.zeros(6, 8).bfloat16(),) * 2}, "2 outputs given; the contract's are out"),
     ({"out": {"result": torch.zeros(6, 8).bfloat16()}}, "outputs are out; got result"),
     ({"out": torch.zeros(6, 8)}, "out has dtype float32"),
-    ({"out": None}, "out has dtype NoneType"),
+    ({"out": None}, "out is NoneType, not a tensor; profile two_step needs bfloat16"),
     ({"out": [[1.0] * 8] * 6}, "6 outputs given; the contract's are out"),
-    ({"out": [[1.0]]}, "out has dtype list, profile two_step needs bfloat16"),
+    ({"out": [[1.0]]}, "out is list, not a tensor; profile two_step needs bfloat16"),
     ({"out": np.zeros((6, 8), object)}, "out has dtype object, profile two_step needs bfloat16"),
     ({"x": np.zeros((6, 8), object)}, "x has dtype object, profile two_step needs bfloat16"),
 ]
@@ -173,10 +175,30 @@ def test_a_list_of_one_tensor_is_that_output_and_a_whole_number_of_numpy_is_one(
 @pytest.mark.parametrize("kernel", [None, 3, ["scaled"], right])
 def test_a_kernel_that_is_no_name_is_refused(kernel: Any) -> None:
     given = operands()
-    with pytest.raises(CaseError, match=r"kernel=.*; give a contract's name, as `contract list`"):
+    with pytest.raises(
+        CaseError, match=r"^kernel is a \w+; give a contract's name, as `contract list`"
+    ):
         contract.assert_allowed(kernel, right(**given), scale=1.25, **given)
-    with pytest.raises(CaseError, match=r"kernel=.*; give a contract's name"):
+    with pytest.raises(CaseError, match=r"^kernel is a \w+; give a contract's name"):
         contract.allowed(kernel, scale=1.25, **given)
+
+
+def test_a_name_and_an_output_that_are_swapped_are_told() -> None:
+    given = operands()
+    with pytest.raises(CaseError) as caught:
+        contract.assert_allowed(right(**given), "scaled", scale=1.25, **given)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "kernel is a Tensor and out is 'scaled': the name comes first, assert_allowed('scaled', out, ...)"
+    )
+
+
+def test_operands_in_order_are_told_to_go_by_keyword() -> None:
+    given = operands()
+    said = "^scaled: operands and scalars go by keyword: x=, y=, scale=$"
+    with pytest.raises(CaseError, match=said):
+        contract.assert_allowed("scaled", right(**given), *given.values(), scale=1.25)
+    with pytest.raises(CaseError, match=said):
+        contract.allowed("scaled", given["x"])
 
 
 def test_a_result_with_the_neg_bit_is_judged_by_its_values() -> None:
@@ -296,8 +318,9 @@ def test_a_refusal_says_what_was_assumed_and_what_a_name_is_for(codes: dict[str,
         "x has dtype float32, profile kept needs bfloat16; profile wide takes float32"
     )
     assert refusal(out, **{**given, "x": x.half()}).endswith("; no profile takes float16")
-    assert "profile kept needs float32, as a tensor of shape ();" in refusal(
-        out, **{**given, "one": 1.0}
+    assert (
+        "one is float, not a tensor; profile kept needs float32, as a tensor of shape ()"
+        in refusal(out, **{**given, "one": 1.0})
     )
 
 

@@ -195,7 +195,7 @@ def test_large_operands_are_looked_at_once_and_again_when_written(
 
 def test_a_rule_is_named() -> None:
     _, _, call = scaled(rules={"d is a multiple of 4": lambda s: s["d"] % 4 == 0})
-    with pytest.raises(CaseError, match="d is a multiple of 4"):
+    with pytest.raises(CaseError, match=r"d is a multiple of 4; here d = 5 \(of x, .*out\)"):
         call(**{**right(), "x": torch.ones(2, 5, dtype=torch.bfloat16)})
 
 
@@ -216,6 +216,12 @@ def test_a_cap_must_be_positive() -> None:
     call(**given)
     with pytest.raises(CaseError, match="cap holds 0; it must be positive and finite"):
         call(**{**given, "cap": torch.zeros_like(given["cap"])})
+
+
+def test_what_is_no_tensor_is_told_so() -> None:
+    _, _, call = scaled()
+    with pytest.raises(CaseError, match=r"x is list, not a tensor; profile .* needs bfloat16"):
+        call(**{**right(), "x": [1.0]})
 
 
 def test_numpy_arrays_are_no_tensors_of_the_kernel() -> None:

@@ -142,7 +142,7 @@ def test_a_good_run_ends_0_with_summary_and_counts(capsys: Captured, runner: Run
     out, err = capsys.readouterr()
     summary, counts = out.splitlines()[-2:]
     assert summary == (
-        "SUMMARY 1 kernels: 1 pass, 0 fail, 0 not run; 1 controls: 1 red as planted,"
+        "SUMMARY 1 kernel: 1 pass, 0 fail, 0 not run; 1 control: 1 red as planted,"
         " 0 green as planted, 0 missed; 0 limit problems"
     )
     assert counts == "4 passed, 0 failed, 0 skipped"

@@ -49,6 +49,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> None:
         options={"form": (1, 2)},
         freedoms={"sum": "order any"},
         shapes=({"rows": 1, "d": 4},),
+        stress=({"d": 4}, {"d": 3}, {"d": 4}),
         not_applicable={"exact": "a test"},
         summary="x + x",
     )
@@ -102,6 +103,7 @@ def test_a_kernel_without_an_implementation_says_none(monkeypatch: pytest.Monkey
         "sum: order any",
         "one per index of rows",
         "real: rows=1 d=4",
+        "stress: d=4 (2 times); d=3",
         "one-row: contiguous, 1 rows a call, 1 threads",
         "exact: a test",
         "once/plain on host, sum at most 3, needs triton",

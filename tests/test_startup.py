@@ -62,5 +62,5 @@ def test_a_red_run_does_not_end_as_green_by_what_an_import_left_behind(
     )
     command = [sys.executable, "-m", "contract", "run", "leaves.py", "--effort", "quick"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "SUMMARY 1 kernels: 0 pass, 1 fail" in done.stdout, done.stdout + done.stderr
+    assert "SUMMARY 1 kernel: 0 pass, 1 fail" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1

@@ -104,7 +104,7 @@ def test_a_decorated_function_is_judged_by_contract_run(
     words += ["--gate", "stress"] if SAMPLED else []
     done = python(*words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 kernels: 1 pass, 0 fail" in done.stdout
+    assert "1 kernel: 1 pass, 0 fail" in done.stdout
     # without a pyproject.toml the store is the user's cache
     assert list((tmp_path / "cache" / "kernel-contract" / "checks").glob("*/*.json"))
     Path("mine.py").write_text(MINE.replace("(y * weight", "(y.bfloat16() * weight"))
