@@ -301,6 +301,10 @@ def decode(bits: ArrayLike, fmt: str | Format) -> Floats:
     if f.bits == 32 and f.kind == "float":
         with np.errstate(invalid="ignore"):
             return _array((b >> f.pad << f.pad).view(np.float32))
+    if f.name == "bf16":
+        # the upper half of an fp32 word: faster than its table
+        with np.errstate(invalid="ignore"):
+            return _array(np.left_shift(b, 16, dtype=np.uint32).view(np.float32))
     if f.bits > 16:
         return _array(b.view(np.dtype(f"i{f.bits // 8}")))
     return _array(_table(f)[b])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -334,31 +335,64 @@ def attention_online(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Blocks of 256 keys with a running maximum, one head after the other; one block of its scores is held at a time."""
-    live = live_keys(k.shape[0], start, position, prefix, None, None)
-    heads, blocks = q.shape[1], [slice(at, at + BLOCK) for at in range(0, k.shape[0], BLOCK)]
-    # a block that all queries see needs no mask
-    masks = [None if x.all() else x for x in (live[..., block] for block in blocks)]
+    keys, heads = k.shape[0], q.shape[1]
+    blocks = [slice(at, min(at + BLOCK, keys)) for at in range(0, keys, BLOCK)]
+    masks = [seen_of(block, keys, start, position, prefix) for block in blocks]
+    # memory that every block's scores are written to anew: new pages would cost as much as most steps
+    scores = {block.stop - block.start: torch.empty(len(q), block.stop - block.start) for block in blocks}  # fmt: skip
+    # a power of two moves into the queries exactly, as it could only add digits where a product has none
+    moved = math.frexp(scale)[0] == 0.5 and 2.0**-16 <= scale <= 1.0
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2])
     for head in range(heads):
         if head * k.shape[1] % heads == 0:
             shared = head * k.shape[1] // heads
-            keys, values = k[:, shared].float(), v[:, shared]
+            wide_k, wide_v = k[:, shared].float(), v[:, shared].float()
         rows = q[:, head].float()
+        rows = rows.mul_(scale) if moved else rows
         parts = (
-            ((rows @ keys[block].T).mul_(scale), values[block], mask)
+            (
+                _scores(
+                    rows, wide_k[block], 1.0 if moved else scale, scores[block.stop - block.start]
+                ),
+                wide_v[block],
+                mask,
+            )
             for block, mask in zip(blocks, masks, strict=True)
         )
-        out[:, head], lse[:, head] = online(parts)
+        out[:, head], lse[:, head] = online(parts, v.dtype)
     return out, lse
 
 
-def online(parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _scores(rows: torch.Tensor, keys: torch.Tensor, scale: float, out: torch.Tensor) -> torch.Tensor:  # fmt: skip
+    torch.mm(rows, keys.T, out=out)
+    return out if scale == 1.0 else out.mul_(scale)
+
+
+def seen_of(
+    block: slice,
+    keys: int,
+    start: torch.Tensor,
+    position: torch.Tensor | None,
+    prefix: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """True where a query sees a key of the block (queries, block); None where all do. They see one stretch of keys."""
+    last = torch.full_like(start, keys - 1) if position is None else position
+    if prefix is not None:
+        last = torch.maximum(last, prefix - 1)
+    if int(start.max()) <= block.start and int(last.min()) >= block.stop - 1:
+        return None
+    key = torch.arange(block.start, block.stop, dtype=start.dtype)
+    return (key >= start[:, None]) & (key <= last[:, None])
+
+
+def online(parts: Any, dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax-weighted sum and log-sum-exp of (scores, values, live) blocks; zeros and -inf where no key is live.
 
-    Weights are rounded to the values' dtype before they meet them, and summed unrounded. Scores are overwritten. `live`
-    is None where all keys are.
+    Weights are rounded to the values' dtype, or the one that is given, before they meet them, and summed unrounded.
+    Scores are overwritten. `live` is None where all keys are.
     """
     state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    narrow = None
     for scores, values, live in parts:
         if live is not None:
             scores.masked_fill_(~live, -torch.inf)
@@ -369,7 +403,10 @@ def online(parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
         base = top.masked_fill(top == -torch.inf, 0.0)
         weights = scores.sub_(base).exp_()
         total = weights.sum(-1, keepdim=True)
-        weights, values = weights.to(values.dtype).float(), values.float()
+        if narrow is None or narrow.shape != weights.shape:
+            narrow = torch.empty_like(weights, dtype=dtype or values.dtype)
+        weights.copy_(narrow.copy_(weights))
+        values = values.float()
         if state is None:
             out = weights @ values
         else:

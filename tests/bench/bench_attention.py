@@ -9,8 +9,8 @@ from contract.kernels.attention import attention_eager, attention_online, live_k
 
 HEADS, KEYS, D, PREFIX = 8, 1028, 256, 1024
 PASSES = 12
-#: The most that the contracted implementations may take, as multiples of torch's time. The first is missed so far (1.3
-#: to 1.55 on an EPYC with AVX2, torch 2.13): torch's fused kernel has an exp of 20 ulps, which the contract does not
+#: The most that the contracted implementations may take, as multiples of torch's time. The first is missed so far (1.2
+#: to 1.3 on an EPYC with AVX2, torch 2.13): torch's fused kernel has an exp of 20 ulps, which the contract does not
 #: allow, and one pass for what takes six here.
 SDPA, EAGER = 1.1, 1.2
 
