@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from contract import formats, registry
-from contract.declare import Contract, Operand, Profile, cases_of, exists, only_for, served
+from contract.declare import Contract, Operand, Profile, cases_of, exists, scope, served
 from contract.errors import CaseError, DeclarationError
 from contract.interval import Array
 
@@ -126,7 +126,7 @@ def find(
     full = contract.full_parameters(parameters or {})
     if not exists(chosen, full):
         raise DeclarationError(
-            f"contract {name}: profile {chosen.name} is for {only_for(chosen.when)} only, not for"
+            f"contract {name}: profile {chosen.name} is {scope(chosen)}; asked for was"
             f" {', '.join(f'{k}={v}' for k, v in full.items())}"
         )
     return Kernel(contract, full, concrete(chosen, full))

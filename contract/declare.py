@@ -156,6 +156,7 @@ class Profile:
             `NAME,gain=none` says it of one parameter value.
         not_applicable: gate -> reason, where the contract's gate means nothing under this profile.
         when: enumerated parameter values under which the profile differs from the others.
+        unless: values that together it is not for: {"block": ("128",), "offsets": ("yes",)}.
         keeps_subnormals: True where no step flushes.
     """
 
@@ -168,6 +169,7 @@ class Profile:
     vacuous: Mapping[str, str] = field(default_factory=dict)
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unless: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keeps_subnormals: bool = False
 
     def __post_init__(self) -> None:
@@ -189,6 +191,7 @@ class Profile:
             "vacuous",
             "not_applicable",
             "when",
+            "unless",
         ):
             object.__setattr__(self, attribute, _frozen(getattr(self, attribute)))
 
@@ -452,6 +455,11 @@ class Contract:
                         raise DeclarationError(
                             f"{where}: profile {profile.name}: {option}={one!r}; values are {self.options[option]}"
                         )
+            for key, values in (*profile.when.items(), *profile.unless.items()):
+                if not set(values) <= set(self.parameters.get(key, ())):
+                    raise DeclarationError(
+                        f"{where}: profile {profile.name} depends on {key}={values}; no such parameter value"
+                    )
             for name in profile.vacuous:
                 bare = name.partition(",")[0].partition("=")[0]
                 bare = bare.removeprefix("drop-").removeprefix("truncate-")
@@ -569,9 +577,11 @@ def apart(operand: Operand, earlier: Sequence[Operand]) -> bool:
 
 def exists(operand: Operand | Profile, parameters: Mapping[str, str] | None) -> bool:
     """Whether the operand or profile is there under these enumerated parameters (all are, where None)."""
-    return parameters is None or all(
-        parameters[key] in values for key, values in operand.when.items()
-    )
+    if parameters is None:
+        return True
+    if isinstance(operand, Profile) and operand.unless and served(operand.unless, parameters):
+        return False
+    return served(operand.when, parameters)
 
 
 @dataclass(frozen=True)
@@ -670,6 +680,13 @@ class Control:
 def only_for(when: Mapping[str, tuple[str, ...]]) -> str:
     """The parameters that a profile or an operand is for, in words."""
     return " and ".join(f"{key} = {' or '.join(values)}" for key, values in when.items())
+
+
+def scope(profile: Profile) -> str:
+    """What a profile is for, in words; '' where it is for all parameters."""
+    parts = [f"only for {only_for(profile.when)}"] if profile.when else []
+    parts += [f"not for {only_for(profile.unless)}"] if profile.unless else []
+    return ", ".join(parts)
 
 
 def served(parameters: Mapping[str, tuple[str, ...]], values: Mapping[str, str]) -> bool:

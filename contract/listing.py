@@ -10,7 +10,7 @@ from typing import Any
 
 from contract import registry
 from contract.availability import packages
-from contract.declare import Contract, Operand, Profile, Scalar, Shape, only_for
+from contract.declare import Contract, Operand, Profile, Scalar, Shape, scope
 from contract.engines.placement import TORCH_TYPES
 from contract.errors import UsageError
 
@@ -89,7 +89,7 @@ def _page(contract: Contract) -> Iterator[str]:
     for profile in contract.profiles:
         rounded = [f"{p} {fmt}" for p, fmt in profile.points.items() if fmt]
         users = f"; {profile.users}" if profile.users else ""
-        only = f"; only for {only_for(profile.when)}" if profile.when else ""
+        only = f"; {scope(profile)}" if scope(profile) else ""
         yield f"- profile `{profile.name}`: {', '.join(rounded) or 'nothing is rounded'}{users}{only}"
     names = sorted({i.name for i in registry.implementations(contract.name)})
     yield f"- implementations: {', '.join(names) or 'none'}"
@@ -188,8 +188,8 @@ def _profiles(profiles: Iterable[Profile]) -> Iterator[str]:
     for profile in profiles:
         yield profile.name + (f", used by {profile.users}" if profile.users else "")
         points = ", ".join(f"{p} {fmt or 'not rounded'}" for p, fmt in profile.points.items())
-        if profile.when:
-            yield f"  only for {only_for(profile.when)}"
+        if scope(profile):
+            yield f"  {scope(profile)}"
         yield f"  rounding points: {points or 'none'}"
         for title, table in (
             ("formats", profile.formats),

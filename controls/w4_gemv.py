@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract import green, red
 from contract.kernels.packing import nibbles_of
@@ -38,7 +38,7 @@ def slots(words: torch.Tensor) -> torch.Tensor:
 # -- codes
 
 
-@red("w4_gemv", profile=("kept", "dequantised"), gate="exact", block="32")
+@red("w4_gemv", profile=("kept", "dequantised"), gate="exact", block="32", offsets="no")
 def nibbles_swapped(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, *, profile: str
 ) -> torch.Tensor:
@@ -48,27 +48,27 @@ def nibbles_swapped(
     return product(weight.to(x.dtype) if profile == "dequantised" else weight, x)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no")
 def last_code_first(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The first code is taken from the high bits."""
     return product(weight_of(slots(words).flip(-1).reshape(len(words), -1), scales), x)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no")
 def interleaved(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Nibble j holds column 0 2 4 6 1 3 5 7 [j], as AutoAWQ's words do."""
     codes = slots(words)[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(len(words), -1)
     return product(weight_of(codes, scales), x)
 
 
-@red("w4_gemv", profile="kept", gate="shapes", block="32")
+@red("w4_gemv", profile="kept", gate="shapes", block="32", offsets="no")
 def signed_nibbles(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Codes read as two's complement, 8 as -8, where they are stored with 8 added."""
     codes = nibbles_of(words)
     return product(weight_of(torch.where(codes > 7, codes - 8, codes + 8), scales), x)
 
 
-@red("w4_gemv", profile="kept", gate="shapes", block="32")
+@red("w4_gemv", profile="kept", gate="shapes", block="32", offsets="no")
 def words_shifted_as_signed(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
@@ -134,6 +134,112 @@ def rounded_offset(
     return Int4Weight.prepare(words, scales, zeros)(x)
 
 
+# -- offsets
+
+AFFINE: dict[str, Any] = {"profile": "kept", "block": "32", "offsets": "yes"}
+
+
+def affine(
+    codes: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor, middle: float = 8.0
+) -> torch.Tensor:
+    """(q - 8) s + o in fp32."""
+    wide = codes.reshape(*scales.shape, -1).float() - middle
+    return (wide * scales.float()[..., None] + offset.float()[..., None]).reshape(len(codes), -1)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_dropped(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """A symmetric weight."""
+    return product(weight_of(nibbles_of(words), scales), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_of_the_group_before(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """Offsets are read one group late."""
+    return product(affine(nibbles_of(words), scales, offset.roll(1, 1)), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_of_the_row_before(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """Every output takes its neighbour's offsets."""
+    return product(affine(nibbles_of(words), scales, offset.roll(1, 0)), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_taken_for_the_minimum(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """q s + o, as Q4_1 has its minimum."""
+    return product(affine(nibbles_of(words), scales, offset, 0.0), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_subtracted(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """(q - 8) s - o."""
+    return product(affine(nibbles_of(words), scales, -offset), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def offset_scaled(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """(q - 8 + o) s, as of a zero point that is a fraction."""
+    return product(affine(nibbles_of(words), scales, scales.float() * offset.float()), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def nibbles_swapped_under_an_offset(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """The high nibble of a byte comes first."""
+    codes = slots(words).reshape(len(words), -1, 2).flip(-1).reshape(len(words), -1)
+    return product(affine(codes, scales, offset), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def halves_of_a_block_as_nibbles(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """A block's low nibbles are its first 16 codes and the high ones its last, as GGUF stores them."""
+    codes = nibbles_of(words).reshape(len(words), -1, 16, 2).swapaxes(-1, -2)
+    return product(affine(codes.reshape(len(words), -1), scales, offset), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def weight_rounded_under_an_offset(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """The weight is stored in bf16 before the product."""
+    return product(affine(nibbles_of(words), scales, offset).bfloat16(), x)
+
+
+@red("w4_gemv", gate="exact", **AFFINE)
+def tail_lost_under_an_offset(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """The last group's offset is left out."""
+    held = offset.clone()
+    held[:, -1] = 0
+    return product(affine(nibbles_of(words), scales, held), x)
+
+
+@green("w4_gemv", **AFFINE)
+def minimum_in_fp32(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """q s + (o - 8 s)."""
+    low = offset.float() - 8.0 * scales.float()
+    return product(affine(nibbles_of(words), scales, low, 0.0), x)
+
+
 # -- groups
 
 
@@ -148,7 +254,7 @@ def block_edge_shifted(
     return product(weight, x)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no")
 def group_of_a_wide_tile(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
@@ -157,7 +263,7 @@ def group_of_a_wide_tile(
     return product((nibbles_of(words).float() - 8) * scales.float()[:, at], x)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no")
 def one_scale_for_a_wider_group(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
@@ -166,7 +272,7 @@ def one_scale_for_a_wider_group(
     return product(weight_of(nibbles_of(words), wider[:, : scales.shape[1]]), x)
 
 
-@red("w4_gemv", profile="kept", gate="shapes", block="32")
+@red("w4_gemv", profile="kept", gate="shapes", block="32", offsets="no")
 def scale_of_the_row_before(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
@@ -177,7 +283,7 @@ def scale_of_the_row_before(
 # -- the sum
 
 
-@red("w4_gemv", profile=("kept", "dequantised"), gate="exact", block="32")
+@red("w4_gemv", profile=("kept", "dequantised"), gate="exact", block="32", offsets="no")
 def tail_lost(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, *, profile: str
 ) -> torch.Tensor:
@@ -187,7 +293,7 @@ def tail_lost(
     return product(weight, x)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no")
 def bf16_partial_sums(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Two halves of the inputs, each sum rounded to bf16 before they are added."""
     weight, half = weight_of(nibbles_of(words), scales), x.shape[1] // 2
@@ -206,7 +312,7 @@ def fp16_accumulator(
     return total.to(x.dtype)
 
 
-@red("w4_gemv", profile="kept", gate="exact", block="32", name="weight_rounded")
+@red("w4_gemv", profile="kept", gate="exact", block="32", offsets="no", name="weight_rounded")
 def dequantised_weight(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The weight is rounded to bf16 where it is kept."""
     return in_chunks(x, words, scales, None, "dequantised")
@@ -227,11 +333,12 @@ def one_input_after_the_other(
     words: torch.Tensor,
     scales: torch.Tensor,
     zeros: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
     *,
     profile: str,
 ) -> torch.Tensor:
     """A running sum over k."""
-    weight = unpacked(words, scales, zeros, profile)
+    weight = unpacked(words, scales, zeros, profile, offset)
     total = torch.zeros(len(x), len(words))
     for k in range(x.shape[1]):
         total = torch.addcmul(total, x[:, k, None].float(), weight[:, k])
@@ -244,11 +351,12 @@ def split_over_inputs(
     words: torch.Tensor,
     scales: torch.Tensor,
     zeros: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
     *,
     profile: str,
 ) -> torch.Tensor:
     """Four fp32 partial sums of interleaved inputs."""
-    weight = unpacked(words, scales, zeros, profile)
+    weight = unpacked(words, scales, zeros, profile, offset)
     parts = [x[:, i::4].float() @ weight[:, i::4].t() for i in range(4)]
     return ((parts[0] + parts[2]) + (parts[3] + parts[1])).to(x.dtype)
 
@@ -259,9 +367,10 @@ def in_float64(
     words: torch.Tensor,
     scales: torch.Tensor,
     zeros: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
     *,
     profile: str,
 ) -> torch.Tensor:
     """The sum is kept wider, and given to fp32 before it is rounded."""
-    weight = unpacked(words, scales, zeros, profile)
+    weight = unpacked(words, scales, zeros, profile, offset)
     return (x.double() @ weight.double().t()).float().to(x.dtype)

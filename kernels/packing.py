@@ -138,8 +138,10 @@ def checked_codes(codes: Any, bits: int) -> Any:
     return q
 
 
-def checked_scales(scales: torch.Tensor, inputs: int, block: int) -> torch.Tensor:
-    """(out, inputs / block) finite scales.
+def checked_scales(
+    scales: torch.Tensor, inputs: int, block: int, what: str = "scale"
+) -> torch.Tensor:
+    """(out, inputs / block) finite scales, or offsets.
 
     Raises:
         ValueError: inputs that are no whole number of blocks, another number of scales, a NaN or an infinity.
@@ -148,14 +150,12 @@ def checked_scales(scales: torch.Tensor, inputs: int, block: int) -> torch.Tenso
         raise ValueError(f"{inputs} inputs are no whole number of blocks of {block}")
     if scales.shape[-1] != inputs // block:
         raise ValueError(
-            f"{scales.shape[-1]} scales a row for {inputs} inputs in blocks of {block}; there are {inputs // block}"
+            f"{scales.shape[-1]} {what}s a row for {inputs} inputs in blocks of {block}; there are {inputs // block}"
         )
     finite = torch.isfinite(scales)
     if not finite.all():
         index = (~finite).nonzero()[0].tolist()
-        raise ValueError(
-            f"scale {float(scales[tuple(index)])} at {index}; a scale is a finite number"
-        )
+        raise ValueError(f"{what} {float(scales[tuple(index)])} at {index}; it is a finite number")
     return scales
 
 

@@ -20,6 +20,8 @@ else:
     torch = lazy("torch")
 
 SYMMETRIC, ASYMMETRIC = {"block": ("32",)}, {"block": ("128",)}
+AFFINE = {"block": ("32",), "offsets": ("yes",)}
+NO_OFFSETS = "a weight with zero points has no offsets"
 DOT = "any order of the sum: a proof, Higham section 3.1"
 #: Sizes that hold whatever the block: eight codes fill a word, and inputs are whole blocks.
 RULES = {
@@ -43,6 +45,11 @@ def random_words(rng: Any, shape: tuple[int, ...]) -> Any:
 def weight_scales(rng: Any, shape: tuple[int, ...]) -> Any:
     """Scales of trained weights: some 0.02 wide, in blocks of about 8 codes to either side."""
     return rng.uniform(0.001, 0.006, shape)
+
+
+def weight_offsets(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Offsets of trained weights: a block's middle lies a few steps from zero."""
+    return 0.008 * rng.standard_normal(shape, dtype=np.float32)
 
 
 def exact_codes(rng: Any, n: int, k: int, block: str, mirrored: bool) -> tuple[Any, Any]:
@@ -72,7 +79,7 @@ def exact_rows(
     """Candidates: all products are integers whose magnitudes add up to less than 2^24.
 
     Up to 384 inputs the scales have full significands and x has 3 bits: w has 12 or 13. Longer rows have x of 8 bits,
-    scales that are powers of two, and mirrored halves.
+    scales that are powers of two, and mirrored halves, of which an offset is the zero point's.
     """
     n, k, block = shape["n"], shape["k"], parameters["block"]
     long = k > 384
@@ -84,11 +91,18 @@ def exact_rows(
         half = (k - 32) // 2
         x[:, half : 2 * half] = x[:, :half]
         scales = np.broadcast_to(scales, (n, k // int(block)))
+    power = np.exp2(rng.integers(-12, 0, (n, 1)))
+    # numbers of 8 bits, up to 2040 as products with a code are, so that w has 12 bits; 6 bits where x has 8
+    offset = full_significands(rng, scales.shape, 6 if long else 8)
+    offset *= 1.0 if long else np.exp2(rng.integers(0, 4, scales.shape))
+    if long:
+        offset[1::2] = 8 - (codes[1::2, :1] + codes[1::2, half : half + 1]) // 2
     return {
         "x": x * np.exp2(rng.integers(-4, 4, (len(x), 1))),
         "words": pack(codes, 4).astype(np.float64),
-        "scales": scales * np.exp2(rng.integers(-12, 0, (n, 1))),
+        "scales": scales * power,
         "zeros": zeros.astype(np.float64),
+        "offset": offset * power,
     }
 
 
@@ -104,26 +118,30 @@ w4_gemv = register(
             tensor("scales", "n groups", typical=weight_scales, finite=True, when=SYMMETRIC),
             tensor("scales", "n blocks", typical=weight_scales, finite=True, when=ASYMMETRIC),
             tensor("zeros", "n blocks", "uint4", when=ASYMMETRIC),
+            tensor("offset", "n groups", typical=weight_offsets, finite=True, when=AFFINE),
             output("out", "rows n"),
         ),
-        parameters={"block": ("32", "128")},
+        parameters={"block": ("32", "128"), "offsets": ("no", "yes")},
         profiles=(
             Profile(
                 "kept",
                 {"offset": None, "weight": None, "out": "bf16"},
+                unless={**ASYMMETRIC, "offsets": ("yes",)},
                 users="decoding kernels that hold the weight in fp32 registers; torch's int4 product where z is 8",
+                vacuous={"offsets=yes,block=128": NO_OFFSETS},
             ),
             Profile(
                 "dequantised",
                 {"offset": None, "weight": "bf16", "out": "bf16"},
-                when=SYMMETRIC,
+                when={**SYMMETRIC, "offsets": ("no",)},
                 users="AWQ checkpoints run through compressed-tensors: a bf16 weight, then a bf16 product",
             ),
             Profile(
                 "offset",
                 {"offset": "bf16", "weight": None, "out": "bf16"},
-                when=ASYMMETRIC,
+                when={**ASYMMETRIC, "offsets": ("no",)},
                 users="torch._weight_int4pack_mm (tinygemm), HQQ: zero points held as bf16 numbers",
+                vacuous={"offsets=yes": NO_OFFSETS},
             ),
         ),
         row_dims=("rows",),
@@ -177,14 +195,17 @@ class Int4Weight:
 
     @staticmethod
     def prepare(
-        words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
+        words: torch.Tensor,
+        scales: torch.Tensor,
+        zeros: torch.Tensor | None = None,
+        offset: torch.Tensor | None = None,
     ) -> Int4Weight:
         """Repack a weight; zero points become offsets (8 - z) s, rounded to bf16."""
         n, groups = scales.shape
         filler = (0, 0, 0, -n % 16)
         pad = torch.nn.functional.pad
         words, scales = pad(words, filler), pad(scales, filler)
-        offsets = torch.zeros_like(scales)
+        offsets = torch.zeros_like(scales) if offset is None else pad(offset, filler)
         if zeros is not None:
             offsets = (8 - pad(zeros, filler).float()) * scales.float()
         pairs = torch.stack((scales, offsets.to(scales.dtype)), -1).transpose(0, 1).contiguous()
@@ -206,19 +227,24 @@ def w4_gemv_torch(
     words: torch.Tensor,
     scales: torch.Tensor,
     zeros: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
     *,
     block: str,
     profile: str,
 ) -> torch.Tensor:
     """torch's product of packed codes where it rounds as the profile says, else rows unpacked in small chunks."""
     checked_scales(scales, x.shape[1], int(block))
+    if offset is not None:
+        checked_scales(offset, x.shape[1], int(block), "offset")
     if not multiplies_packed(profile, block):
-        return in_chunks(x, words, scales, zeros, profile)
-    out = Int4Weight.prepare(words, scales, zeros)(x)
+        return in_chunks(x, words, scales, zeros, profile, offset)
+    out = Int4Weight.prepare(words, scales, zeros, offset)(x)
     huge = scales.abs().amax(1) > LARGEST_SCALE
+    if offset is not None:
+        huge |= offset.abs().amax(1) > LARGEST_SCALE
     if huge.any():
-        some = None if zeros is None else zeros[huge]
-        out[:, huge] = in_chunks(x, words[huge], scales[huge], some, profile)
+        some, moved = (None if a is None else a[huge] for a in (zeros, offset))
+        out[:, huge] = in_chunks(x, words[huge], scales[huge], some, profile, moved)
     return out
 
 
@@ -228,13 +254,15 @@ def in_chunks(
     scales: torch.Tensor,
     zeros: torch.Tensor | None,
     profile: str,
+    offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product with a few rows of the weight unpacked at a time."""
     wide = x.float()
     parts = []
     for first in range(0, len(words), CHUNK):
         at = slice(first, first + CHUNK)
-        weight = unpacked(words[at], scales[at], None if zeros is None else zeros[at], profile)
+        some, moved = (None if a is None else a[at] for a in (zeros, offset))
+        weight = unpacked(words[at], scales[at], some, profile, moved)
         parts.append(wide @ weight.t())
     return torch.cat(parts, 1).to(x.dtype)
 
@@ -246,7 +274,11 @@ def multiplies_packed(profile: str, block: str) -> bool:
 
 
 def unpacked(
-    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, profile: str
+    words: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    profile: str,
+    offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The weight in fp32, (n, k), rounded as the profile says."""
     n, groups = scales.shape
@@ -257,6 +289,8 @@ def unpacked(
         weight = (codes - 8.0) * scale + ((8.0 - zero) * scale).to(scales.dtype).float()
     else:
         weight = (codes - zero) * scale
+    if offset is not None:
+        weight = weight + offset.float()[..., None]
     if profile == "dequantised":
         weight = weight.to(scales.dtype).float()
     return weight.reshape(n, -1)

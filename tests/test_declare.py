@@ -15,7 +15,9 @@ from contract.declare import (
     Operand,
     Profile,
     Scalar,
+    exists,
     output,
+    scope,
     tensor,
 )
 from contract.errors import DeclarationError
@@ -64,6 +66,10 @@ WRONG_CONTRACTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"operands": (X, tensor("w", "d", when={"gain": ("w",)}), OUT)},
         ("operand w", "gain", "no such parameter value"),
+    ),
+    (
+        {"profiles": (Profile("once", {"out": "bf16"}, unless={"gain": ("w",)}),)},
+        ("profile once", "gain", "no such parameter value"),
     ),
     ({"parameters": {"gain": ()}}, ("parameter gain", "distinct values")),
     ({"parameters": {"gain": ("w", "w")}}, ("parameter gain", "('w', 'w')")),
@@ -187,3 +193,11 @@ def test_a_rule_says_nothing_of_a_dim_that_a_case_does_not_have() -> None:
     contract = make(rules={"d is even": lambda s: s["d"] % 2 == 0})
     assert contract.broken_rule({"rows": 2}) == ""
     assert contract.broken_rule({"d": 3}) == "d is even"
+
+
+def test_a_profile_is_not_for_values_that_together_it_excludes() -> None:
+    profile = Profile("once", {"out": "bf16"}, unless={"block": ("128",), "offsets": ("yes",)})
+    assert exists(profile, {"block": "128", "offsets": "no"})
+    assert exists(profile, {"block": "32", "offsets": "yes"})
+    assert not exists(profile, {"block": "128", "offsets": "yes"})
+    assert scope(profile) == "not for block = 128 and offsets = yes"

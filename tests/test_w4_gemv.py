@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from contract import formats
-from contract.case import Case, Kernel, find, make_case, shape_from
-from contract.errors import CaseError
+from contract.case import Case, Kernel, find, kernels_of, make_case, shape_from
+from contract.errors import CaseError, DeclarationError
 from contract.inputs import generator
 from contract.judge import Bench
 from contract.kernels import packing
@@ -20,6 +20,7 @@ from contract.ranges import OutputRange, case_range
 
 SYMMETRIC = {"block": "32"}
 ASYMMETRIC = {"block": "128"}
+AFFINE = {"block": "32", "offsets": "yes"}
 
 
 def case_of(kernel: Kernel, values: Mapping[str, Any]) -> Case:
@@ -129,6 +130,55 @@ def test_profiles_differ_where_they_round() -> None:
     assert refused(rounded, [[exact]])
 
 
+def test_an_offset_is_added_to_the_code_less_8() -> None:
+    # d = 0.5, m = -3 (Q4_1): w = 0.5 q - 3, o = m + 8 d = 1; the group after it has m = 2, o = 6
+    x = np.zeros((16, 128))
+    x[np.arange(16), np.arange(16)] = 1.0
+    x[8:, 40] = 1.0
+    codes = np.full((1, 128), 15)
+    codes[0, :16] = range(16)
+    values = {
+        "x": x,
+        "codes": codes,
+        "scales": np.full((1, 4), 0.5),
+        "offset": np.array([[1.0, 6.0, 0.0, 0.0]]),
+    }
+    q = np.arange(16.0)
+    right = 0.5 * q - 3 + np.where(q < 8, 0.0, 0.5 * 15 + 2)
+    out = allowed(find("w4_gemv", "kept", AFFINE), values)
+    # but for the zero, whose sign is free
+    assert out.one_value()[:, 0].tolist() == (q != 6).tolist()
+    assert not refused(out, right[:, None])
+    assert refused(out, (right + 4)[:, None]) == 16
+    assert refused(out, (right - np.where(q < 8, 2.0, 14.0))[:, None]) == 16
+    y = w4_gemv_torch(**tensors(packed(values)), block="32", profile="kept")
+    assert y[:, 0].tolist() == right.tolist()
+
+
+@pytest.mark.parametrize("k", [128, 384, 640])
+def test_torchs_product_keeps_a_weight_with_offsets(k: int) -> None:
+    values = drawn(AFFINE, k)
+    del values["zeros"]
+    given = tensors(values)
+    y = Int4Weight.prepare(given["words"], given["scales"], offset=given["offset"])(given["x"])
+    out = allowed(find("w4_gemv", "kept", AFFINE), values)
+    assert out.one_value().mean() > 0.99
+    assert not refused(out, y.double().numpy())
+
+
+def test_zero_points_and_offsets_exclude_each_other() -> None:
+    with pytest.raises(DeclarationError, match="not for block = 128 and offsets = yes"):
+        find("w4_gemv", "kept", {"block": "128", "offsets": "yes"})
+    kernels = kernels_of(find("w4_gemv", "kept", SYMMETRIC).contract)
+    assert [kernel.id for kernel in kernels] == [
+        "w4_gemv/kept",
+        "w4_gemv/dequantised",
+        "w4_gemv,offsets=yes/kept",
+        "w4_gemv,block=128/kept",
+        "w4_gemv,block=128/offset",
+    ]
+
+
 # ---- torch's int4 product
 
 
@@ -141,7 +191,7 @@ def drawn(parameters: Mapping[str, str], k: int) -> dict[str, Any]:
 @pytest.mark.parametrize("k", [128, 384, 1024])
 def test_torchs_product_keeps_a_symmetric_weight(k: int) -> None:
     values = drawn(SYMMETRIC, k)
-    del values["zeros"]
+    del values["zeros"], values["offset"]
     given = tensors(values)
     y = Int4Weight.prepare(given["words"], given["scales"])(given["x"])
     out = allowed(find("w4_gemv", "kept", SYMMETRIC), values)
@@ -154,6 +204,7 @@ def test_torchs_product_keeps_a_symmetric_weight(k: int) -> None:
 
 def test_torchs_product_rounds_the_offset_of_zero_points() -> None:
     values = drawn(ASYMMETRIC, 384)
+    del values["offset"]
     given = tensors(values)
     y = Int4Weight.prepare(given["words"], given["scales"], given["zeros"])(given["x"])
     assert not refused(allowed(find("w4_gemv", "offset", ASYMMETRIC), values), y.double().numpy())
@@ -174,6 +225,12 @@ def test_a_huge_scale_is_no_infinity() -> None:
     y = w4_gemv_torch(**tensors(packed(values)), block="32", profile="kept")
     assert y[0, 3].item() == 2.0**126
     assert (y[0, :3] == 1).all()
+    # an offset from which 8 s may not be taken
+    values["scales"][3], offset = 2.0**119, np.zeros((17, 4))
+    offset[3] = -float.fromhex("0x1.fep127")
+    given = packed({**values, "codes": np.full((17, 128), 10), "offset": offset})
+    y = w4_gemv_torch(**tensors(given), block="32", profile="kept")
+    assert y[0, 3].item() == -float.fromhex("0x1.fcp127")
 
 
 # ---- sizes and errors
@@ -193,12 +250,16 @@ def test_a_nan_scale_is_refused_where_the_weight_is_loaded() -> None:
     scales = torch.full((2, 4), torch.nan).bfloat16()
     with pytest.raises(ValueError, match=r"scale nan at \[0, 0\]"):
         w4_gemv_torch(x, words, scales, block="32", profile="kept")
+    with pytest.raises(ValueError, match=r"offset nan at \[0, 0\]"):
+        w4_gemv_torch(
+            x, words, torch.ones(2, 4).bfloat16(), offset=scales, block="32", profile="kept"
+        )
     with pytest.raises(ValueError, match="1 scales a row for 128 inputs in blocks of 32"):
         w4_gemv_torch(x, words, torch.ones(2, 1).bfloat16(), block="32", profile="kept")
 
 
 def test_exact_rows_are_proven_at_every_output() -> None:
-    for parameters in (SYMMETRIC, ASYMMETRIC):
+    for parameters in (SYMMETRIC, ASYMMETRIC, AFFINE):
         bench = Bench(find("w4_gemv", "kept", parameters), "quick", 0)
         cases = bench.cases("exact")
         assert len(cases) == 2
