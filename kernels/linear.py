@@ -92,7 +92,6 @@ linear = register(
                 SINGLE,
                 options={"added": "inside"},
                 vacuous={"added": ONE_ORDER},
-                when=BIASED,
                 users="torch F.linear in fp32 with tf32 off",
             ),
         ),
