@@ -60,6 +60,8 @@ def test_fp32_products_keep_twelve_bits() -> None:
     x, w = [[2049.0, 4095.0, 1025.0, 3001.0]], [[1.0, 1.0, 2.0, -1.0]]
     zero = [0.0]
     assert judged("float32", x, w, [[5193.0]], zero) == 0
+    assert judged("float32", x, w, [[5193.0]]) == 0
+    assert judged("float32", x, w, [[5192.0]]) == 1
     for fmt in ("tf32", "bf16"):
         cut = formats.round_to(np.array(x), fmt) @ np.array(w).T
         assert judged("float32", x, w, cut, zero) == 1, fmt
