@@ -16,6 +16,12 @@ else:
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
 
+def two_steps(wide: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The normed row in bf16, and then its product with the gain."""
+    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return ((wide * inverse).bfloat16().float() * weight.float()).bfloat16()
+
+
 @red("add_rms_tail", profile="fused", gate="exact", branch_norm="no", scale="no")
 def statistics_of_the_rounded_sum(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
@@ -54,6 +60,41 @@ def norm_of_the_stored_sum(
     """The whole norm reads the sum after the store."""
     stored = x + residual
     return stored, normed(stored.float(), weight, eps).to(x.dtype)
+
+
+@red("add_rms_tail", profile="two_step", gate="exact", branch_norm="no", scale="no")
+def normed_row_not_rounded(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> Pair:
+    """The gain meets the normed row in fp32."""
+    total = x + residual
+    return total, normed(total.float(), weight, eps).to(x.dtype)
+
+
+@red("add_rms_tail", profile="two_step", gate="exact", branch_norm="no", scale="no")
+def two_step_norm_of_the_unrounded_sum(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> Pair:
+    """The norm reads the sum before the store."""
+    stream = x.float() + residual.float()
+    return stream.to(x.dtype), two_steps(stream, weight, eps)
+
+
+@red("add_rms_tail", profile="two_step", gate="exact", branch_norm="no", scale="no")
+def norm_of_the_branch(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> Pair:
+    """The norm reads the branch, not the stream it was added to."""
+    return x + residual, two_steps(x.float(), weight, eps)
+
+
+@red("add_rms_tail", profile="two_step", gate="exact", branch_norm="no", scale="no")
+def one_plus_gain(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> Pair:
+    """1 + w where the gain is w."""
+    total = x + residual
+    return total, two_steps(total.float(), 1.0 + weight.float(), eps)
 
 
 @red("add_rms_tail", profile="each", gate="shapes", branch_norm="no", scale="no")
@@ -163,3 +204,14 @@ def row_by_row(
     stored = torch.stack([a + b for a, b in zip(x, residual, strict=True)])
     rows = [normed(row.float(), weight, eps).to(x.dtype) for row in stored]
     return stored, torch.stack(rows)
+
+
+@green("add_rms_tail", profile="two_step", branch_norm="no", scale="no")
+def two_steps_in_float64(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> Pair:
+    """The mean square and its root are kept wider."""
+    total = x + residual
+    wide = total.double()
+    inverse = 1.0 / torch.sqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return total, (wide * inverse).float().to(x.dtype) * weight

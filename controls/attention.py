@@ -47,7 +47,7 @@ def eager(
 # ---- masks
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def causal_one_too_many(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -61,7 +61,7 @@ def causal_one_too_many(
     return eager(q, k, v, live_keys(k.shape[0], start, position + 1, None, None, None), scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def causal_one_too_few(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -75,7 +75,7 @@ def causal_one_too_few(
     return eager(q, k, v, live_keys(k.shape[0], start, position - 1, None, None, None), scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def diagonal_from_the_first_key(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -90,7 +90,7 @@ def diagonal_from_the_first_key(
     return eager(q, k, v, live_keys(k.shape[0], start, own, None, None, None), scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def padding_is_seen(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -188,7 +188,7 @@ def fill_of_minus_ten_thousand(
     return eager(q, k, v, live, scale, fill=-1e4)
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def fill_of_minus_nine(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -247,7 +247,7 @@ def cap_dropped(
 # ---- heads, tails and slots
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def heads_by_remainder(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor, *,
     scale: float, profile: str,
@@ -258,7 +258,7 @@ def heads_by_remainder(
     return attention_eager(q, k, v, start, position, scale=scale)
 
 
-@red("attention", profile="eager", gate="exact", mask="causal")
+@red("attention", profile=("eager", "float32"), gate="exact", mask="causal")
 def first_key_head_for_all(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -292,6 +292,7 @@ def stale_slot_read(
 # ---- scores, weights and sums
 
 
+@red("attention", profile="float32", gate="shapes", mask="causal")
 @red("attention", profile="eager", gate="exact", mask="causal")
 def scale_dropped(
     q: torch.Tensor,
@@ -416,10 +417,134 @@ def log_sum_exp_in_base_two(
     return out, lse / 0.6931472
 
 
+# ---- fp32 throughout
+
+
+def in_float32(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    live: torch.Tensor,
+    scale: float,
+    *,
+    scores: torch.dtype | None = None,
+    weights: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Attention in fp32 whose scores or weights, divided already, go through another format."""
+    heads = q.shape[1]
+    s = q.transpose(0, 1) @ by_head(k, heads).transpose(1, 2) * scale
+    s = s if scores is None else s.to(scores).float()
+    s = s.masked_fill(~live, -torch.inf).masked_fill(~live.any(-1, keepdim=True), 0.0)
+    p = torch.softmax(s, dim=-1)
+    p = p if weights is None else p.to(weights).float()
+    return (p @ by_head(v, heads)).transpose(0, 1).contiguous()
+
+
+@red("attention", profile="float32", gate="stress", mask="causal")
+def scores_in_bf16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Scores are stored in bf16."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return in_float32(q, k, v, live, scale, scores=torch.bfloat16)
+
+
+@red("attention", profile="float32", gate="stress", mask="causal")
+def weights_in_fp16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Weights are stored in fp16."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return in_float32(q, k, v, live, scale, weights=torch.float16)
+
+
+@red("attention", profile="float32", gate="shapes", mask="causal")
+def operands_in_tf32(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """The matrix unit's default: eleven bits of each operand, the others cut."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    q, k, v = (
+        (x.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32) for x in (q, k, v)
+    )
+    return in_float32(q, k, v, live, scale)
+
+
+@red("attention", profile="float32", gate="shapes", mask="causal")
+def cache_in_fp16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Keys and values have been stored in fp16."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return in_float32(q, k.half().float(), v.half().float(), live, scale)
+
+
+@red("attention", profile="float32", gate="exact", mask="causal")
+def stored_in_bf16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """The result goes through bf16."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    return in_float32(q, k, v, live, scale).bfloat16().float()
+
+
+@green("attention", profile="float32", mask="causal")
+def divided_at_the_end(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+) -> Any:
+    """Blocks of 256 keys with a running maximum; rows without a live key have equal scores."""
+    live = live_keys(k.shape[0], start, position, None, None, None)
+    none = ~live.any(-1, keepdim=True)
+    heads, parts = q.shape[1], []
+    for at in range(0, k.shape[0], BLOCK):
+        here = slice(at, at + BLOCK)
+        scores = q.transpose(0, 1) @ by_head(k, heads)[:, here].transpose(1, 2) * scale
+        parts.append(
+            (scores.masked_fill(none, 0.0), by_head(v, heads)[:, here], (live | none)[:, here])
+        )
+    return online(parts)[0].transpose(0, 1).contiguous()
+
+
 # ---- legal variants
 
 
-@green("attention", profile="eager", mask="causal")
+@green("attention", profile=("eager", "float32"), mask="causal")
 def keys_in_reverse_order(
     q: torch.Tensor,
     k: torch.Tensor,

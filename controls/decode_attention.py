@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
+BOTH = ("running", "float32")
+
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
 
-@red("decode_attention", profile="running", gate="exact")
+@red("decode_attention", profile=BOTH, gate="exact")
 def zero_times_nan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -34,7 +36,7 @@ def zero_times_nan(
     return out.reshape(rows, heads, d).to(q.dtype), lse.reshape(rows, heads)
 
 
-@red("decode_attention", profile="running", gate="shapes")
+@red("decode_attention", profile=BOTH, gate="shapes")
 def one_slot_too_many(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -42,7 +44,7 @@ def one_slot_too_many(
     return chunked(q, k, v, (length + 1).clamp(max=k.shape[1]), scale, BLOCK)
 
 
-@red("decode_attention", profile="running", gate="exact")
+@red("decode_attention", profile=BOTH, gate="exact")
 def last_slot_dropped(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -50,7 +52,7 @@ def last_slot_dropped(
     return chunked(q, k, v, torch.where(length > 1, length - 1, length), scale, BLOCK)
 
 
-@red("decode_attention", profile="running", gate="shapes")
+@red("decode_attention", profile=BOTH, gate="shapes")
 def whole_cache_read(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -58,6 +60,7 @@ def whole_cache_read(
     return chunked(q, k, v, torch.full_like(length, k.shape[1]), scale, BLOCK)
 
 
+@red("decode_attention", profile="float32", gate="shapes")
 @red("decode_attention", profile="running", gate="exact")
 def last_chunk_dropped(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
@@ -67,7 +70,7 @@ def last_chunk_dropped(
     return chunked(q, k, v, torch.where(whole > 0, whole, length), scale, BLOCK)
 
 
-@red("decode_attention", profile="running", gate="exact")
+@red("decode_attention", profile=BOTH, gate="exact")
 def first_sequence_for_all(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -75,7 +78,7 @@ def first_sequence_for_all(
     return chunked(q, k, v, length[:1].expand_as(length), scale, BLOCK)
 
 
-@red("decode_attention", profile="running", gate="exact")
+@red("decode_attention", profile=BOTH, gate="exact")
 def heads_by_remainder(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -92,6 +95,7 @@ def chunks_of_sixty_four(
     return chunked(q, k, v, length, scale, 64)
 
 
+@red("decode_attention", profile="float32", gate="shapes")
 @red("decode_attention", profile="running", gate="exact")
 def scale_dropped(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
@@ -100,7 +104,7 @@ def scale_dropped(
     return chunked(q, k, v, length, 1.0, BLOCK)
 
 
-@red("decode_attention", profile="running", gate="stress")
+@red("decode_attention", profile=BOTH, gate="stress")
 def empty_cache_is_nan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -109,7 +113,7 @@ def empty_cache_is_nan(
     return out.masked_fill((length == 0)[:, None, None], torch.nan), lse
 
 
-@red("decode_attention", profile="running", gate="stress")
+@red("decode_attention", profile=BOTH, gate="stress")
 def empty_cache_has_a_log_sum(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -118,7 +122,7 @@ def empty_cache_has_a_log_sum(
     return out, lse.masked_fill((length == 0)[:, None], 0.0)
 
 
-@red("decode_attention", profile="running", gate="shapes")
+@red("decode_attention", profile=BOTH, gate="shapes")
 def log_sum_in_base_two(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -127,7 +131,56 @@ def log_sum_in_base_two(
     return out, lse / 0.6931472
 
 
-@green("decode_attention", profile="running")
+@red("decode_attention", profile="float32", gate="shapes")
+def cache_in_bf16(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
+) -> Pair:
+    """Keys and values have been stored in bf16."""
+    return chunked(q, k.bfloat16().float(), v.bfloat16().float(), length, scale, BLOCK)
+
+
+@red("decode_attention", profile="float32", gate="shapes")
+def weights_in_bf16(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
+) -> Pair:
+    """Weights are rounded as in the bf16 kernel."""
+    out, lse = chunked(q, k, v.bfloat16(), length, scale, BLOCK)
+    return out, lse
+
+
+@red("decode_attention", profile="float32", gate="exact")
+def stored_in_bf16(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
+) -> Pair:
+    """The result goes through bf16."""
+    out, lse = chunked(q, k, v, length, scale, BLOCK)
+    return out.bfloat16().float(), lse
+
+
+@green("decode_attention", profile="float32")
+def chunks_of_thirty_two(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
+) -> Pair:
+    """Where no weight is rounded, chunks may be as small as one likes."""
+    return chunked(q, k, v, length, scale, 32)
+
+
+@green("decode_attention", profile="float32")
+def divided_first(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
+) -> torch.Tensor:
+    """torch's softmax, whose weights are divided before they meet v."""
+    groups = q.shape[1] // k.shape[2]
+    used = torch.arange(k.shape[1]) < length[:, None]
+    values = v.masked_fill(~used[..., None, None], 0.0)
+    keys, values = (x.repeat_interleave(groups, dim=2).transpose(1, 2) for x in (k, values))
+    scores = (keys @ q[..., None])[..., 0] * scale
+    weights = torch.softmax(scores.masked_fill(~used[:, None], -torch.inf), -1)
+    weights = weights.masked_fill((length == 0)[:, None, None], 0.0)
+    return (weights[..., None, :] @ values)[..., 0, :]
+
+
+@green("decode_attention", profile=BOTH)
 def heads_repeated(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> Pair:
@@ -137,7 +190,7 @@ def heads_repeated(
     return chunked(q, k, v, length, scale, BLOCK)
 
 
-@green("decode_attention", profile="running")
+@green("decode_attention", profile=BOTH)
 def one_sequence_at_a_time(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> torch.Tensor:

@@ -14,26 +14,26 @@ else:
     torch = lazy("torch")
 
 
-@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp16"), ring="no")
+@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp16", "fp32"), ring="no")
 def neighbour_slot(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """The slot before: positions counted from one."""
     kv_append_torch(cache, new, (slot - 1).clamp(min=0))
 
 
-@red("kv_append", profile="moved", gate="exact", store="bf16", ring="no")
+@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp32"), ring="no")
 def next_slot_too(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """The row is also written to the slot after it."""
     kv_append_torch(cache, new, (slot + 1).clamp(max=cache.shape[1] - 1))
     kv_append_torch(cache, new, slot)
 
 
-@red("kv_append", profile="moved", gate="exact", store="bf16", ring="no")
+@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp32"), ring="no")
 def first_slot_of_all(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """Every sequence writes where the first one does."""
     kv_append_torch(cache, new, slot[:1].expand_as(slot))
 
 
-@red("kv_append", profile="moved", gate="exact", store="bf16", ring="no")
+@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp32"), ring="no")
 def whole_cache_rewritten(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """All slots go through an addition: -0 becomes 0."""
     cache += 0.0
@@ -53,6 +53,12 @@ def bf16_through_fp16(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor
     kv_append_torch(cache, new.half().bfloat16(), slot)
 
 
+@red("kv_append", profile="moved", gate="exact", store="fp32", ring="no")
+def fp32_through_bf16(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
+    """The new row is converted to bf16 first."""
+    kv_append_torch(cache, new.bfloat16(), slot)
+
+
 @red("kv_append", profile="moved", gate="exact", store="fp16", ring="no")
 def fp16_saturated(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """Values beyond fp16 are stored as its largest."""
@@ -66,7 +72,7 @@ def fp16_subnormals_flushed(cache: torch.Tensor, new: torch.Tensor, slot: torch.
     kv_append_torch(cache, torch.where(small, 0.0, new.float()).copysign(new.float()), slot)
 
 
-@red("kv_append", profile="moved", gate="exact", store="bf16", ring="no")
+@red("kv_append", profile="moved", gate="exact", store=("bf16", "fp32"), ring="no")
 def head_before(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """Each head's row goes to the next head."""
     kv_append_torch(cache, new.roll(1, 1).roll(1, -1), slot)
@@ -90,7 +96,7 @@ def last_slot_overwritten(cache: torch.Tensor, new: torch.Tensor, position: torc
     kv_append_torch(cache, new, position.clamp(max=cache.shape[1] - 1))
 
 
-@green("kv_append", profile="moved", store=("bf16", "fp16"), ring="no")
+@green("kv_append", profile="moved", store=("bf16", "fp16", "fp32"), ring="no")
 def one_sequence_at_a_time(cache: torch.Tensor, new: torch.Tensor, slot: torch.Tensor) -> None:
     """A copy for each sequence."""
     for i, place in enumerate(slot.tolist()):

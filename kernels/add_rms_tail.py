@@ -18,7 +18,7 @@ from contract.kernels.data import (
     model_shapes,
     near_one,
 )
-from contract.kernels.rms_norm import RSQRT
+from contract.kernels.rms_norm import RSQRT, inverse_root, rms_norm_torch
 from contract.lazy import lazy
 from contract.references.add_rms_tail import add_rms_tail as reference
 
@@ -76,26 +76,33 @@ add_rms_tail = register(
         profiles=(
             Profile(
                 "each",
-                {"branch": "bf16", "sum": "bf16", "total": "bf16", "out": "bf16"},
+                {"branch": "bf16", "sum": "bf16", "total": "bf16", "normed": None, "out": "bf16"},
                 options={"reads": "stored"},
                 users="Gemma 4 in transformers",
             ),
             Profile(
                 "each_norm",
-                {"branch": "bf16", "sum": None, "total": "bf16", "out": "bf16"},
+                {"branch": "bf16", "sum": None, "total": "bf16", "normed": None, "out": "bf16"},
                 options={"reads": "unrounded"},
                 when={"branch_norm": ("yes",)},
                 users="MLX, fused tails that round each norm",
             ),
             Profile(
                 "fused",
-                {"branch": None, "sum": None, "total": "bf16", "out": "bf16"},
+                {"branch": None, "sum": None, "total": "bf16", "normed": None, "out": "bf16"},
                 options={"reads": "unrounded"},
                 users="fused kernels: one pass in fp32, only what is stored is rounded",
             ),
+            Profile(
+                "two_step",
+                {"branch": None, "sum": None, "total": "bf16", "normed": "bf16", "out": "bf16"},
+                options={"reads": "stored"},
+                when={"branch_norm": ("no",), "scale": ("no",)},
+                users="Llama, Qwen3 in transformers: the residual sum, then the next norm",
+            ),
         ),
         row_dims=("rows",),
-        # the widths of the models that have this tail (Gemma 4)
+        # the widths of the models that have the longest of these tails (Gemma 4)
         shapes=model_shapes((3840, 5376)),
         awkward=AWKWARD,
         stress=STRESS,
@@ -106,7 +113,7 @@ add_rms_tail = register(
 )
 
 
-@implementation("add_rms_tail", name="torch", profile=("each", "each_norm", "fused"))
+@implementation("add_rms_tail", name="torch", profile=("each", "each_norm", "fused", "two_step"))
 def add_rms_tail_torch(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -118,6 +125,9 @@ def add_rms_tail_torch(
     profile: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The total as it is stored, and its norm; fp32 between the rounding points."""
+    if profile == "two_step":
+        total = x + residual
+        return total, rms_norm_torch(total, weight, eps=eps, gain="w", profile="two_step")
     if profile == "each":
         # a sum of two bf16 tensors is rounded once, as it is named
         branch = x if branch_weight is None else normed(x.float(), branch_weight, eps).to(x.dtype)
@@ -137,4 +147,4 @@ def add_rms_tail_torch(
 
 def normed(wide: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * w along each row, in fp32."""
-    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
+    return wide * inverse_root(wide, eps) * weight.float()

@@ -134,6 +134,8 @@ NOT_CAPPED = {"quotient": None, "tanh": None, "capped": None}
 OTHER_MASKS = ("causal", "full", "prefix", "sliding", "image_block")
 NORMALISED = {"weights": "normalised", "gauge": "final", "sums": "unrounded", "empty": "mean"}
 LOG = {"truncate-lse": "exp, log and the maximum's error leave more than an ulp of the log-sum-exp"}
+NOT_ROUNDED = "no weight is rounded"
+NO_ULP = "exp and the sums leave more than an ulp of whatever is no exact average"
 NO_EXPONENTIALS = {
     **LOG,
     "gauge": "weights that are divided first are not rounded against a maximum",
@@ -239,6 +241,29 @@ attention = register(
                     "empty,mask=full": "a query of the full mask sees the last key at least",
                 },
             ),
+            Profile(
+                "float32",
+                {
+                    "scores": None,
+                    "scaled": None,
+                    **NOT_CAPPED,
+                    "p": None,
+                    "out": "fp32",
+                    "lse": "fp32",
+                },
+                dict.fromkeys(("q", "k", "v", "out"), "fp32"),
+                # weights that are divided first are inside: a division and a product more a term, which the bound has
+                options={**NORMALISED, "weights": "exponentials"},
+                when={"mask": ("causal",), "capped": ("no",)},
+                users="transformers in fp32",
+                vacuous={
+                    **LOG,
+                    "truncate-out": NO_ULP,
+                    "gauge": NOT_ROUNDED,
+                    "sums": NOT_ROUNDED,
+                    "weights": "no weight is rounded, before the division or after it",
+                },
+            ),
         ),
         row_dims=("queries",),
         # two rows of PaliGemma's prefix of 1028 keys of 256, with one of its eight query heads, and of SigLIP's heads of 72
@@ -296,7 +321,7 @@ def by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
     return x.transpose(0, 1).repeat_interleave(heads // x.shape[1], dim=0)
 
 
-@implementation("attention", name="torch", profile=("eager", "eager_capped"))
+@implementation("attention", name="torch", profile=("eager", "eager_capped", "float32"))
 def attention_eager(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -310,7 +335,7 @@ def attention_eager(
     *,
     scale: float,
 ) -> torch.Tensor:
-    """Rounded scores, softmax in fp32, rounded weights; a row without a live key has equal scores."""
+    """Scores of q's dtype, softmax in fp32, weights of q's dtype; a row without a live key has equal scores."""
     live = live_keys(k.shape[0], start, position, prefix, window, block)
     heads, dtype = q.shape[1], q.dtype
     scores = (q.transpose(0, 1).float() @ by_head(k, heads).transpose(1, 2).float()).to(dtype)

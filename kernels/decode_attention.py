@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contract import Contract, Profile, Scalar, implementation, output, register, tensor
-from contract.kernels.attention import BLOCK, FREEDOMS, LOG, online
+from contract.kernels.attention import BLOCK, FREEDOMS, LOG, NO_ULP, NOT_ROUNDED
 from contract.kernels.data import full_significands
 from contract.lazy import lazy
 from contract.references.decode_attention import decode_attention as reference
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 else:
     torch = lazy("torch")
+
+#: The lowest finite fp32 number: -inf less -inf is no weight.
+LOWEST = -(2.0**128 - 2.0**104)
 
 
 def exact_rows(
@@ -90,6 +93,19 @@ decode_attention = register(
                 users="decode kernels with bf16 weights",
                 vacuous=LOG,
             ),
+            Profile(
+                "float32",
+                {"p": None, "out": "fp32", "lse": "fp32"},
+                dict.fromkeys(("q", "k", "v", "out"), "fp32"),
+                options={"gauge": "final", "sums": "unrounded", "empty": "zeros"},
+                users="decoding in fp32",
+                vacuous={
+                    **LOG,
+                    "truncate-out": NO_ULP,
+                    "gauge": NOT_ROUNDED,
+                    "sums": NOT_ROUNDED,
+                },
+            ),
         ),
         row_dims=("rows",),
         # 16 query heads to a key head and one past four chunks (Gemma 4's global layers have d 512, 16:1); PaliGemma's
@@ -114,13 +130,12 @@ decode_attention = register(
 )
 
 
-@implementation("decode_attention", name="torch")
+@implementation("decode_attention", name="torch", profile=("running", "float32"))
 def decode_attention_torch(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Chunks of 256 slots, merged in order; the query heads of a key head are one matrix."""
-    out, lse = chunked(q, k, v, length, scale, BLOCK)
-    return out, lse
+    """Chunks of 256 slots at once; the query heads of a key head are one matrix."""
+    return chunked(q, k, v, length, scale, BLOCK)
 
 
 def chunked(
@@ -131,17 +146,48 @@ def chunked(
     scale: float,
     size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention in chunks of `size` slots; unused ones are never multiplied."""
+    """Attention in chunks of `size` slots; slots past the longest sequence are not read at all.
+
+    A weight is rounded to v's dtype against the maximum of its chunk and those before it, and rescaled to the last one.
+    """
     rows, heads, d = q.shape
-    query = q.reshape(rows, k.shape[2], -1, d).float()
-    used = torch.arange(k.shape[1]) < length[:, None]
-    parts = []
-    # slots past the longest sequence are not read at all
-    for at in range(0, max(1, int(length.max())), size):
-        here = slice(at, at + size)
-        live = used[:, here, None, None]
-        keys, values = (x[:, here].masked_fill(~live, 0.0).transpose(1, 2) for x in (k, v))
-        scores = query @ keys.transpose(2, 3).float() * scale
-        parts.append((scores, values, used[:, None, None, here]))
-    out, lse = online(parts)
-    return out.reshape(rows, heads, d).to(q.dtype), lse.reshape(rows, heads)
+    lengths = length.tolist()
+    used = max(1, *lengths)
+    query = q.reshape(rows * k.shape[2], -1, d).float()
+    keys = k[:, :used].transpose(1, 2).flatten(0, 1)
+    values = v[:, :used].transpose(1, 2).flatten(0, 1)
+    scores = torch.bmm(query, keys.float().transpose(1, 2)).mul_(scale)
+    if even := min(lengths) == used:
+        values = values.float()
+    else:
+        live = torch.arange(used) < length.repeat_interleave(k.shape[2])[:, None]
+        scores.masked_fill_(~live[:, None], -torch.inf)
+        # 0 times what an unused slot holds may be NaN
+        values = values.float().masked_fill(~live[..., None], 0.0)
+    weights, top, total = exponentials(scores, size, v.dtype)
+    out = torch.bmm(weights, values).div_(total)
+    if not even:
+        out.view(rows, -1).masked_fill_((length == 0)[:, None], 0.0)
+    lse = total.log().add_(top)
+    return out.view(rows, heads, d).to(q.dtype), lse.view(rows, heads)
+
+
+def exponentials(
+    scores: torch.Tensor, size: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(..., slots) scores, overwritten -> weights, their maximum and their unrounded sum, the last two (..., 1)."""
+    slots = scores.shape[-1]
+    if slots <= size:
+        # a score of -inf has weight 0 beside nothing else, too
+        top = scores.amax(-1, keepdim=True).clamp_(min=LOWEST)
+        weights = scores.sub_(top).exp_()
+        return weights.to(dtype).float(), top, weights.sum(-1, keepdim=True)
+    padded = torch.nn.functional.pad(scores, (0, -slots % size), value=-torch.inf)
+    padded = padded.unflatten(-1, (-1, size))
+    tops = padded.amax(-1, keepdim=True).clamp_(min=LOWEST).cummax(-2)[0]
+    top = tops[..., -1:, :]
+    factor = torch.exp(tops - top)
+    weights = padded.sub_(tops).exp_()
+    total = (weights.sum(-1, keepdim=True) * factor).sum(-2)
+    rescaled = (weights.to(dtype) * factor).flatten(-2)
+    return rescaled[..., :slots], top.squeeze(-2), total

@@ -35,7 +35,8 @@ def exact_rows(
 ) -> Any:
     """Every row is one value: full significands over all of fp16's exponents and beyond both of its ends."""
     cache = tuple(shape[n] for n in ("rows", "slots", "kv", "d"))
-    new = full_significands(rng, (cache[0], *cache[2:]))
+    bits = 24 if parameters["store"] == "fp32" else 8
+    new = full_significands(rng, (cache[0], *cache[2:]), bits) * 2.0 ** (8 - bits)
     held = rng.integers(-2047, 2048, cache) * np.exp2(rng.integers(-24, 7, cache))
     return {
         "new": new * np.exp2(rng.integers(-34, 10, new.shape)),
@@ -58,10 +59,10 @@ def exact_codes(
     }
 
 
-def operands(cache: str, **more: Any) -> tuple[Operand, ...]:
+def operands(cache: str, *new: Operand) -> tuple[Operand, ...]:
     return (
         Operand("cache", ("rows", "slots", "kv", "d"), cache, role="inout"),
-        tensor("new", "rows kv d", **more),
+        *new,
         tensor("slot", "rows", "int32", below="slots", when={"ring": ("no",)}),
         tensor("position", "rows", "int32", below=ROWS_BEFORE, when={"ring": ("yes",)}),
     )
@@ -82,17 +83,26 @@ kv_append = register(
     Contract(
         name="kv_append",
         family="attention",
-        summary="one new row for each sequence's bf16 or fp16 cache, plain or a ring",
+        summary="one new row for each sequence's bf16, fp16 or fp32 cache, plain or a ring",
         reference=reference,
-        operands=operands("{store}"),
-        parameters={"store": ("bf16", "fp16"), "ring": RING},
+        operands=operands(
+            "{store}",
+            tensor("new", "rows kv d", when={"store": ("bf16", "fp16")}),
+            tensor("new", "rows kv d", "fp32", when={"store": ("fp32",)}),
+        ),
+        parameters={"store": ("bf16", "fp16", "fp32"), "ring": RING},
         profiles=(
             Profile(
                 "moved",
                 {"stored": "{store}"},
                 keeps_subnormals=True,
                 users="every decoder with a cache",
-                vacuous={"truncate-stored,store=bf16": "bf16 rows are moved, not rounded"},
+                vacuous={
+                    "truncate-stored,store=bf16": "bf16 rows are moved, not rounded",
+                    "truncate-stored,store=fp32": "fp32 rows are moved, not rounded",
+                },
+                # an fp32 ring differs from an fp32 cache as a bf16 ring does from a bf16 one
+                unless={"store": ("fp32",), "ring": ("yes",)},
             ),
         ),
         row_dims=("rows",),
@@ -111,7 +121,7 @@ kv_append_int8 = register(
         family="attention",
         summary="one new row, quantised, for each sequence's int8 cache, plain or a ring",
         reference=reference_int8,
-        operands=operands("int8", finite=True),
+        operands=operands("int8", tensor("new", "rows kv d", finite=True)),
         # 7 / 256: ties are met exactly, and multiplied by a rounded reciprocal some of them are not
         scalars=(Scalar("scale", (0.02734375, 0.02)),),
         parameters={"ring": RING},
@@ -141,10 +151,13 @@ def append(
     slot: torch.Tensor | None,
     position: torch.Tensor | None,
 ) -> None:
-    """Write one slot of every sequence, in place."""
+    """Write one slot of every sequence, in place; what is written is converted to the cache's dtype."""
     place = position % cache.shape[1] if slot is None and position is not None else slot
     assert place is not None
-    cache[torch.arange(cache.shape[0]), place.long()] = stored
+    if len(cache) == 1:
+        cache[:, int(place)] = stored
+    else:
+        cache[torch.arange(cache.shape[0]), place.long()] = stored.to(cache.dtype)
 
 
 @implementation("kv_append", name="torch")
@@ -155,7 +168,7 @@ def kv_append_torch(
     position: torch.Tensor | None = None,
 ) -> None:
     """One indexed store."""
-    append(cache, new.to(cache.dtype), slot, position)
+    append(cache, new, slot, position)
 
 
 @implementation("kv_append_int8", name="torch")

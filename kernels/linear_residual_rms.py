@@ -53,13 +53,27 @@ linear_residual_rms = register(
         profiles=(
             Profile(
                 "each",
-                {"product": "bf16", "branch": None, "sum": None, "total": "bf16", "out": "bf16"},
+                {
+                    "product": "bf16",
+                    "branch": None,
+                    "sum": None,
+                    "total": "bf16",
+                    "normed": None,
+                    "out": "bf16",
+                },
                 options={"reads": "stored"},
                 users="Qwen3 and Llama in transformers: every module stores its result",
             ),
             Profile(
                 "fused",
-                {"product": None, "branch": None, "sum": None, "total": "bf16", "out": "bf16"},
+                {
+                    "product": None,
+                    "branch": None,
+                    "sum": None,
+                    "total": "bf16",
+                    "normed": None,
+                    "out": "bf16",
+                },
                 options={"reads": "unrounded"},
                 users="fused kernels: one pass in fp32, only what is stored is rounded",
             ),

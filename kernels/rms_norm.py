@@ -114,7 +114,7 @@ def rms_norm_torch(
 ) -> torch.Tensor:
     """fp32 inside; the normalised row is rounded to x's format before the gain under two_step."""
     wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    normed = wide * inverse_root(wide, eps)
     if profile == "two_step":
         normed = normed.to(x.dtype)
         if weight is not None and gain == "w":
@@ -124,3 +124,8 @@ def rms_norm_torch(
     if weight is not None:
         normed = normed * (1.0 + weight.float() if gain == "1+w" else weight.float())
     return normed.to(x.dtype)
+
+
+def inverse_root(wide: torch.Tensor, eps: float) -> torch.Tensor:
+    """1 / sqrt(mean(x^2) + eps) of each fp32 row, (..., 1)."""
+    return (wide * wide).mean(-1, keepdim=True).add_(eps).rsqrt_()

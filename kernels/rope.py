@@ -130,9 +130,19 @@ def rope_torch(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, pairing: str
 ) -> torch.Tensor:
     """Computes in the tables' format: bf16 tables round each product, fp32 ones only the result."""
-    out = x.clone()
-    turn(x.to(cos.dtype), cos, sin, pairing, out)
-    return out
+    half = cos.shape[-1]
+    sides, table, axis = {
+        "halves": ((2, half), (1, half), -2),
+        "interleaved": ((half, 2), (half, 1), -1),
+        "by_axis": ((2, 2, half // 2), (2, 1, half // 2), -2),
+    }[pairing]
+    split = x[..., : 2 * half].to(cos.dtype).unflatten(-1, sides)
+    turned = split * cos.reshape(-1, 1, *table)
+    other = split * sin.reshape(-1, 1, *table)
+    turned.select(axis, 0).sub_(other.select(axis, 1))
+    turned.select(axis, 1).add_(other.select(axis, 0))
+    out = turned.reshape(*x.shape[:-1], 2 * half).to(x.dtype)
+    return out if 2 * half == x.shape[-1] else torch.cat((out, x[..., 2 * half :]), -1)
 
 
 def turn(

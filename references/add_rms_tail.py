@@ -34,13 +34,15 @@ def add_rms_tail(
         branch: the branch after its norm and gain (each, each_norm).
         sum: the residual sum before the scalar (each).
         total: the stream that is stored, always.
+        normed: the total times its inverse root mean square, before the gain (two_step).
         out: the normed stream, always.
 
     Freedoms: the mean squares in any order; rsqrt within 2 fp32 ulps.
 
     Specials: as rms_norm; an infinity of one sign in branch and of the other in the stream is NaN.
 
-    Source: Gemma 3 Technical Report, 2025, section 2 (norms before and after each sub-layer).
+    Source: Gemma 3 Technical Report, 2025, section 2 (norms before and after each sub-layer); two_step is the sum and
+    the norm of Llama, Touvron et al., LLaMA, 2023, section 2.2.
     """
     branch = x
     if branch_weight is not None:
@@ -52,4 +54,5 @@ def add_rms_tail(
     total = r.round("total", stream)
     source = total if reads == "stored" else stream
     inverse = r.rsqrt(r.mean(r.square(source), name="mean") + eps)
-    return {"total": total, "out": r.round("out", source * inverse * weight)}
+    normed = r.round("normed", source * inverse)
+    return {"total": total, "out": r.round("out", normed * weight)}

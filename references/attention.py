@@ -37,8 +37,8 @@ def attention(
     Query head h reads key head h / (heads / kv): neighbouring query heads share one.
 
     Args:
-        q: (queries, heads, d) bf16.
-        k, v: (keys, kv, d) bf16, finite.
+        q: (queries, heads, d) bf16, or fp32 under float32, which rounds nothing between.
+        k, v: (keys, kv, d) of the same format, finite.
         start: (queries,) int32, the first key that a query may see: keys before it are padding, or another sequence.
         position: (queries,) int32, the query's own key (absent with mask=full).
         prefix: (queries,) int32, keys before it are seen by all (mask=prefix).

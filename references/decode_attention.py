@@ -24,8 +24,8 @@ def decode_attention(
     Query head h reads key head h / (heads / kv).
 
     Args:
-        q: (rows, heads, d) bf16, one query a sequence.
-        k, v: (rows, slots, kv, d) bf16, its cache.
+        q: (rows, heads, d) bf16, or fp32 under float32; one query a sequence.
+        k, v: (rows, slots, kv, d) of the same format, its cache.
         length: (rows,) int32, used slots: the first ones. What the others hold never matters, NaN included.
         scale: multiplies the scores.
 

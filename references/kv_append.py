@@ -21,14 +21,14 @@ def kv_append(
 
     Args:
         cache: (rows, slots, kv, d) in the format that `store` names, read and overwritten.
-        new: (rows, kv, d) bf16.
+        new: (rows, kv, d) bf16, or fp32 with store=fp32.
         slot: (rows,) int32, where each sequence's row goes (ring=no).
         position: (rows,) int32, how many rows came before; the slot is its remainder by the number of slots (ring=yes,
             the cache of a window).
-        store: 'bf16' or 'fp16'.
+        store: 'bf16', 'fp16' or 'fp32'.
 
     Rounding points:
-        stored: the new row in the cache's format; with bf16 it is moved.
+        stored: the new row in the cache's format; with bf16 and fp32 it is moved.
 
     Freedoms: none.
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from one_output import refused
 
 import contract.kernels.attention
 from contract import formats
-from contract.case import find
+from contract.case import find, make_case, shape_from
+from contract.ranges import case_range
 
 assert contract.kernels.attention.attention.name == "attention"
 NAN, INF = np.nan, np.inf
@@ -131,3 +133,60 @@ def test_the_cap_comes_before_the_mask() -> None:
     assert refused(kernel, inputs, 1.0) == 0
     for weights in (np.exp([0.0, -1.0, -1.0]), np.exp(np.tanh([0.0, 3.0, 5.0]))):
         assert refused(kernel, inputs, weights / weights.sum() @ [1.0, 100.0, 10000.0]) == 1
+
+
+FP32 = {"mask": "causal", "capped": "no"}
+
+
+def test_fp32_attention_rounds_nothing_between() -> None:
+    kernel = find("attention", "float32", FP32)
+    scores, v = np.array([0.5, 1.0, 2.0]), np.array([1.0, 3.0, 5.0])
+    inputs = {
+        "q": np.full((1, 1, 1), 8.0),
+        "k": np.array([*scores, 9.0]).reshape(4, 1, 1),
+        "v": np.array([*v, 100.0]).reshape(4, 1, 1),
+        "start": np.array([0]),
+        "position": np.array([2]),
+    }
+    weights, scale = np.exp(scores) / np.exp(scores).sum(), {"scale": 0.125}
+    assert refused(kernel, inputs, weights @ v, scale) == 0
+    for fmt in ("bf16", "fp16"):
+        assert refused(kernel, inputs, formats.round_to(weights, fmt) @ v, scale) == 1
+    assert refused(kernel, inputs, weights[:2] @ v[:2] / weights[:2].sum(), scale) == 1
+    assert refused(kernel, {**inputs, "start": np.array([3])}, v.sum() / 4 + 25, scale) == 0
+
+
+def test_what_an_fp32_output_hides_is_more_than_an_ulp() -> None:
+    """Why a truncated store and where the division stands are declared vacuous."""
+    kernel, rng = find("attention", "float32", FP32), np.random.default_rng(1)
+    inputs = {
+        "q": rng.standard_normal((8, 1, 4)),
+        "k": rng.standard_normal((6, 1, 4)),
+        "v": rng.standard_normal((6, 1, 4)),
+        "start": np.zeros(8),
+        "position": np.full(8, 5),
+    }
+    case = make_case(kernel, shape_from(kernel, {k: x.shape for k, x in inputs.items()}), inputs)
+    out = case_range(kernel, case)["out"]
+    assert (out.hi - out.lo >= 2).all()
+
+
+def test_torchs_fp32_attention_lies_in_the_range() -> None:
+    """scaled_dot_product_attention on the CPU, on ordinary rows."""
+    torch.manual_seed(1)
+    q, k, v = torch.randn(5, 4, 16), torch.randn(5, 2, 16), torch.randn(5, 2, 16)
+    query, key, value = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )[0].transpose(0, 1)
+    inputs = {
+        "q": q.numpy(),
+        "k": k.numpy(),
+        "v": v.numpy(),
+        "start": np.zeros(5),
+        "position": np.arange(5),
+    }
+    kernel = find("attention", "float32", FP32)
+    assert refused(kernel, inputs, out.double().numpy(), {"scale": 0.25}) == 0
+    wrong = out.bfloat16().double().numpy()
+    assert refused(kernel, inputs, wrong, {"scale": 0.25}) > 200
