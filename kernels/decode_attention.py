@@ -134,8 +134,8 @@ decode_attention = register(
 def decode_attention_torch(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Chunks of 256 slots at once; the query heads of a key head are one matrix."""
-    return chunked(q, k, v, length, scale, BLOCK)
+    """Chunks of 256 slots at once, one where no weight is rounded; the query heads of a key head are one matrix."""
+    return chunked(q, k, v, length, scale, BLOCK if v.dtype != torch.float32 else k.shape[1])
 
 
 def chunked(
@@ -154,8 +154,7 @@ def chunked(
     lengths = length.tolist()
     used = max(1, *lengths)
     query = q.reshape(rows * k.shape[2], -1, d).float()
-    keys = k[:, :used].transpose(1, 2).flatten(0, 1)
-    values = v[:, :used].transpose(1, 2).flatten(0, 1)
+    keys, values = by_key_head(k, used), by_key_head(v, used)
     scores = torch.bmm(query, keys.float().transpose(1, 2)).mul_(scale)
     if even := min(lengths) == used:
         values = values.float()
@@ -172,6 +171,14 @@ def chunked(
     return out.view(rows, heads, d).to(q.dtype), lse.view(rows, heads)
 
 
+def by_key_head(x: torch.Tensor, used: int) -> torch.Tensor:
+    """The first slots as (rows kv, used, d); of one sequence a view, and in one step."""
+    if len(x) > 1:
+        return x[:, :used].transpose(1, 2).flatten(0, 1)
+    _, slot, head, unit = x.stride()
+    return x.as_strided((x.shape[2], used, x.shape[3]), (head, slot, unit))
+
+
 def exponentials(
     scores: torch.Tensor, size: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -183,7 +190,7 @@ def exponentials(
         weights = scores.sub_(top).exp_()
         return weights.to(dtype).float(), top, weights.sum(-1, keepdim=True)
     padded = torch.nn.functional.pad(scores, (0, -slots % size), value=-torch.inf)
-    padded = padded.unflatten(-1, (-1, size))
+    padded = padded.view(*scores.shape[:-1], -1, size)
     tops = padded.amax(-1, keepdim=True).clamp_(min=LOWEST).cummax(-2)[0]
     top = tops[..., -1:, :]
     factor = torch.exp(tops - top)

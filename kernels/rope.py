@@ -136,13 +136,15 @@ def rope_torch(
         "interleaved": ((half, 2), (half, 1), -1),
         "by_axis": ((2, 2, half // 2), (2, 1, half // 2), -2),
     }[pairing]
-    split = x[..., : 2 * half].to(cos.dtype).unflatten(-1, sides)
-    turned = split * cos.reshape(-1, 1, *table)
-    other = split * sin.reshape(-1, 1, *table)
-    turned.select(axis, 0).sub_(other.select(axis, 1))
-    turned.select(axis, 1).add_(other.select(axis, 0))
+    whole = 2 * half == x.shape[-1]
+    split = (x if whole else x[..., : 2 * half]).reshape(*x.shape[:-1], *sides).to(cos.dtype)
+    turned, other = split * cos.reshape(-1, 1, *table), split * sin.reshape(-1, 1, *table)
+    first, second = turned.unbind(axis)
+    a, b = other.unbind(axis)
+    first.sub_(b)
+    second.add_(a)
     out = turned.reshape(*x.shape[:-1], 2 * half).to(x.dtype)
-    return out if 2 * half == x.shape[-1] else torch.cat((out, x[..., 2 * half :]), -1)
+    return out if whole else torch.cat((out, x[..., 2 * half :]), -1)
 
 
 def turn(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from contract import formats
 from contract.case import Kernel, make_case
-from contract.kernels.add_rms_tail import add_rms_tail
+from contract.kernels.add_rms_tail import add_rms_tail, add_rms_tail_torch
 from contract.ranges import case_range
 
 X = [[0.011474609375, 0.0062255859375, 0.00299072265625, -0.00872802734375]]
@@ -57,3 +58,21 @@ def test_the_stream_is_scaled_before_the_norm() -> None:
     assert refused("each", half, norm(half), scalar=0.5) == {"total": 0, "out": 0}
     # scaled after the norm instead
     assert refused("each", TOTAL, norm(TOTAL) / 2, scalar=0.5) == {"total": 4, "out": 4}
+
+
+def test_the_normed_row_is_rounded_before_the_gain() -> None:
+    # 1.4140625 meets the rounded row; with one rounding some results are others
+    gain = np.full(4, 1.4140625)
+    rounded = formats.round_to(norm(TOTAL), "bf16")
+    assert refused("two_step", TOTAL, rounded * gain, weight=gain) == {"total": 0, "out": 0}
+    assert refused("two_step", TOTAL, norm(TOTAL) * gain, weight=gain)["out"] > 0
+    assert refused("each", TOTAL, norm(TOTAL) * gain, weight=gain)["out"] == 0
+    assert refused("two_step", TOTAL, norm(TOTAL))["out"] == 0
+    assert refused("two_step", TOTAL, UNROUNDED)["out"] > 0
+    x, residual = (torch.tensor(a).bfloat16() for a in (X, RESIDUAL))
+    total, out = add_rms_tail_torch(
+        x, residual, torch.tensor(gain).bfloat16(), eps=1e-6, profile="two_step"
+    )
+    assert total.tolist() == TOTAL
+    expected = formats.round_to(rounded * gain, "bf16")
+    np.testing.assert_array_equal(out.double().numpy(), expected)

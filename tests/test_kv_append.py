@@ -9,7 +9,8 @@ from one_output import refused
 
 from contract.autocontrols import changes
 from contract.case import find
-from contract.kernels.kv_append import kv_append_int8_torch
+from contract.errors import DeclarationError
+from contract.kernels.kv_append import kv_append_int8_torch, kv_append_torch
 
 NAN, INF = np.nan, np.inf
 
@@ -23,6 +24,21 @@ def test_exactly_one_slot_is_written() -> None:
     assert refused(kernel, inputs, right + 0.0, name="cache") == 1
     assert refused(kernel, inputs, np.roll(right, 2, 1), name="cache") > 0
     assert refused(kernel, inputs, cache, name="cache") == 2
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_fp32_row_keeps_all_its_bits(rows: int) -> None:
+    new = np.full((rows, 1, 2), 1.0 + 2.0**-23)
+    inputs = {"cache": np.zeros((rows, 3, 1, 2)), "new": new, "slot": np.full(rows, 1)}
+    kernel, right = find("kv_append", None, {"store": "fp32"}), np.zeros((rows, 3, 1, 2))
+    right[:, 1] = new
+    assert refused(kernel, inputs, right, name="cache") == 0
+    assert refused(kernel, inputs, np.round(right), name="cache") == 2 * rows
+    cache = torch.zeros(rows, 3, 1, 2)
+    kv_append_torch(cache, torch.tensor(new).float(), torch.tensor(inputs["slot"]))
+    np.testing.assert_array_equal(cache.double().numpy(), right)
+    with pytest.raises(DeclarationError, match="not for store = fp32 and ring = yes"):
+        find("kv_append", None, {"store": "fp32", "ring": "yes"})
 
 
 def test_codes_are_rounded_to_even_and_end_at_127() -> None:
