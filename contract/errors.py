@@ -6,6 +6,8 @@ ContractError                 anything a user can repair; printed as one line, n
 |- UsageError                 an argument of the command line or of an API call names nothing that exists
 |- CaseError                  operands that do not fit the contract (shape, dtype, missing, scalar)
 |- StoreError                 a file of the store, of rows or of records cannot be read or written
+|- CheckpointError            a file of weights is not there, is broken, or holds other tensors than a model needs
+|- TokenizerError             a tokenizer or a chat template is broken, or is given what it cannot take
 |- NotVerified                a kernel has no green receipt for this source and environment
 '- NotAllowed                 an output that the contract does not allow (also an AssertionError)
 """
@@ -35,6 +37,14 @@ class CaseError(ContractError):
 
 class StoreError(ContractError):
     """A stored file that cannot be read or written."""
+
+
+class CheckpointError(ContractError):
+    """A file of weights that cannot be used."""
+
+
+class TokenizerError(ContractError):
+    """A tokenizer or chat template, or a text or id given to it, that cannot be used."""
 
 
 class NotVerified(ContractError):

@@ -1,0 +1,1 @@
+"""Model pipelines out of verified kernels."""
