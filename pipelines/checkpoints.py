@@ -191,10 +191,12 @@ def _open_shards(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: no weight_map of names to files; download it again")
     entries: dict[str, Entry] = {}
     for shard in sorted(set(places.values())):
-        if shard != Path(shard).name or "\\" in shard or "\0" in shard:
+        if shard in ("", "..") or shard != Path(shard).name or "\\" in shard or "\0" in shard:
             # a link may lead out of the folder, as in the hub's cache; a name may not
             raise CheckpointError(f"{path}: shard {shard[:80]!r} is no file of its folder")
-        if not (path.parent / shard).exists():
+        with foreign(path, "correct its weight_map"):
+            absent = not (path.parent / shard).exists()
+        if absent:
             raise CheckpointError(
                 f"{path}: shard {shard[:80]} is missing; download it beside the index"
             )

@@ -328,7 +328,8 @@ def _in_blocks(blocks: torch.Tensor, kind: str) -> torch.Tensor:
         raise CheckpointError(
             f"{blocks.dtype} {tuple(blocks.shape)} are no rows of {kind} blocks of {size} bytes; give (rows, bytes) uint8"
         )
-    return blocks.unflatten(1, (-1, size))
+    split: torch.Tensor = blocks.unflatten(1, (-1, size))
+    return split
 
 
 def _halves(pairs: torch.Tensor) -> torch.Tensor:
