@@ -125,9 +125,10 @@ def test_a_broken_tokenizer_is_refused(changes: dict[str, Any], said: str) -> No
 
 @pytest.mark.parametrize("wrong", [-1, 265, 1 << 32, 1 << 70, True, 1.0, "1", None])
 def test_an_id_out_of_range_is_refused(tiny: Tokenizer, wrong: Any) -> None:
-    for use in (lambda: tiny.decode([5, wrong]), lambda: tiny.stream().push(wrong)):
-        with pytest.raises(TokenizerError, match=r"is no token id; give one below 265"):
-            use()
+    with pytest.raises(TokenizerError, match="is no token id; give one below 265"):
+        tiny.decode([5, wrong])
+    with pytest.raises(TokenizerError, match="is no token id; give one below 265"):
+        tiny.stream().push(wrong)
 
 
 def test_a_text_that_cannot_be_written_is_refused(tiny: Tokenizer) -> None:
@@ -313,7 +314,7 @@ STRINGS = (
 
 
 def test_a_real_vocabulary_reads_a_question(real: Tokenizer) -> None:
-    assert (real.vocab_size, real.eos_ids) == (49152, {2})
+    assert (real.vocab_size, set(real.eos_ids)) == (49152, {2})
     ids = real.encode(real.chat([{"role": "user", "content": "Hi"}]))
     assert real.decode(ids) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
