@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from contract.case import Kernel, check_finite, check_values, shape_from
@@ -21,6 +22,13 @@ from contract.errors import CaseError
 _SMALL = 1024
 #: Where all evidence is from.
 DEVICE = "cpu"
+# Of one thread and context: another thread's kernel excuses nothing here.
+_running: ContextVar[bool] = ContextVar("contract_call_running", default=False)
+
+
+def running() -> bool:
+    """Whether a verified kernel is running here, the look at its arguments included."""
+    return _running.get()
 
 
 class Call:
@@ -49,6 +57,13 @@ class Call:
         return f"<verified {self.kernel.id}/{self.item.name}>"
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
+        token = _running.set(True)
+        try:
+            return self._checked(operands, named)
+        finally:
+            _running.reset(token)
+
+    def _checked(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         given = self._named(operands, named)
         for name in self.absent:
             if given.get(name) is not None:
