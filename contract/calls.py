@@ -7,9 +7,9 @@ and each time it was written to.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from contract.case import Kernel, check_finite, check_values, shape_from
@@ -22,13 +22,20 @@ from contract.errors import CaseError
 _SMALL = 1024
 #: Where all evidence is from.
 DEVICE = "cpu"
-# Of one thread and context: another thread's kernel excuses nothing here.
-_running: ContextVar[bool] = ContextVar("contract_call_running", default=False)
+
+
+class _Depth(threading.local):
+    """How many calls are under way in this thread; another thread's kernel excuses nothing here."""
+
+    calls = 0
+
+
+_depth = _Depth()
 
 
 def running() -> bool:
-    """Whether a verified kernel is running here, the look at its arguments included."""
-    return _running.get()
+    """Whether a verified kernel is running in this thread, the look at its arguments included."""
+    return _depth.calls > 0
 
 
 class Call:
@@ -57,11 +64,11 @@ class Call:
         return f"<verified {self.kernel.id}/{self.item.name}>"
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
-        token = _running.set(True)
+        _depth.calls += 1
         try:
             return self._checked(operands, named)
         finally:
-            _running.reset(token)
+            _depth.calls -= 1
 
     def _checked(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         given = self._named(operands, named)

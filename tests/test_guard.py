@@ -37,9 +37,15 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
     return (x.double() + x).float()
 
 
-DOUBLED = calls.Call(
-    kernels_of(CONTRACT)[0], Implementation("doubled_here", "torch", "p", _doubled)
-)
+
+def call_of(function: Callable[..., Any]) -> calls.Call:
+    """As contract.verified() gives it, unverified."""
+    return calls.Call(
+        kernels_of(CONTRACT)[0], Implementation("doubled_here", "torch", "p", function)
+    )
+
+
+DOUBLED = call_of(_doubled)
 
 ALLOWED: dict[str, Callable[[], Any]] = {
     "view": lambda: X.view(4, 3).t().reshape(-1)[None].expand(2, -1).squeeze(0),
@@ -127,9 +133,7 @@ def test_computing_is_allowed_in_a_kernel_and_in_a_measurement(name: str, infere
     with inference, KernelsOnly():
         with measuring():
             program()
-        token = calls._running.set(True)
-        program()
-        calls._running.reset(token)
+        call_of(lambda x: program())(X[0])
         with pytest.raises(OutsideKernel):
             program()
 
@@ -166,8 +170,7 @@ def test_a_kernel_of_another_thread_excuses_nothing_here() -> None:
         leave.wait(10)
         return x
 
-    slow = calls.Call(DOUBLED.kernel, Implementation("doubled_here", "torch", "p", wait))
-    thread = threading.Thread(target=slow, args=(X[0],))
+    thread = threading.Thread(target=call_of(wait), args=(X[0],))
     thread.start()
     try:
         assert entered.wait(10)
