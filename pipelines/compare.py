@@ -219,7 +219,8 @@ class _Rows:
                 part = part.cpu().contiguous().view(torch.uint8).numpy()
         else:
             part = np.ascontiguousarray(part).view(np.uint8)
-        return part.reshape(stop - start, self.features, -1)
+        found: np.ndarray[Any, np.dtype[np.uint8]] = part.reshape(stop - start, self.features, -1)
+        return found
 
 
 def _compare(actual: Any, expected: Any, name: str, *, logits: bool) -> Comparison:

@@ -155,9 +155,10 @@ class Report:
             if o in outcomes
         )
         green = sum(gate.outcome == "green" for gate in self.verdict.gates)
+        colour = "green" if self.verdict.green else "RED"
+        gates = f"{green} of {len(self.verdict.gates)} gates green"
         found = [
-            f"{self.name}: {'green' if self.verdict.green else 'RED'}, {green} of {len(self.verdict.gates)} gates green,"
-            f" {len(outcomes)} controls{f': {counts}' if counts else ''}"
+            f"{self.name}: {colour}, {gates}, {len(outcomes)} controls{f': {counts}' if counts else ''}"
         ]
         for gate in self.verdict.gates:
             found.append(f"  gate {_shown(gate.outcome)}  {gate.name}: {gate.detail}")
@@ -219,7 +220,7 @@ def _run(gate: Gate, output: Any) -> GateResult:
     try:
         measured = gate.measure(output)
         values = {limit.field: _field(measured, limit.field) for limit in gate.limits}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a gate that did not run is no pass, and the others have to run
         return GateResult(gate.name, "error", _said(error), {})
     red = [limit for limit in gate.limits if not _kept(limit, values[limit.field])]
     shown = [f"{limit} (is {_number(values[limit.field])})" for limit in red or gate.limits]
@@ -231,7 +232,7 @@ def _try(
 ) -> ControlResult:
     try:
         wrong = verdict_of(gates, control.apply(output))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - one broken control is not the end of the report
         return ControlResult(control.name, "error", _said(error))
     if wrong.red:
         declared = "; declared blind, which it is not" if control.blind else ""
@@ -297,7 +298,9 @@ def previous_position(output: Any) -> Any:
         CaseError: fewer than two positions, which cannot be exchanged.
     """
     if output.ndim < 2 or output.shape[-2] < 2:
-        raise CaseError(f"an output of shape {tuple(output.shape)} has no previous position; give two or more")
+        raise CaseError(
+            f"an output of shape {tuple(output.shape)} has no previous position; give two or more"
+        )
     rows = [0, *range(output.shape[-2] - 1)]
     return output[..., rows, :]
 
@@ -315,15 +318,15 @@ def flip_bit(tensors: Mapping[str, Any], name: str, *, word: int, bit: int) -> d
         CaseError: no such tensor, element or bit.
     """
     x = _tensor(tensors, name)
-    copied = x.detach().clone().contiguous() if isinstance(x, torch.Tensor) else np.array(x, order="C")
-    size = copied.itemsize if isinstance(x, np.ndarray) else copied.element_size()
-    elements = math.prod(x.shape)
+    torchs = isinstance(x, torch.Tensor)
+    copied: Any = x.detach().clone().contiguous() if torchs else np.array(x, order="C")
+    size, elements = int(copied.itemsize), math.prod(x.shape)
     if not 0 <= word < elements or not 0 <= bit < 8 * size:
         raise CaseError(
             f"{name} has {elements} elements of {8 * size} bits; word {word}, bit {bit} is none of them"
         )
     flat = copied.reshape(-1)
-    stored = flat.view(torch.uint8).numpy() if isinstance(x, torch.Tensor) else flat.view(np.uint8)
+    stored = flat.view(torch.uint8).numpy() if torchs else flat.view(np.uint8)
     # the lowest byte comes first
     stored[word * size + bit // 8] ^= np.uint8(1 << bit % 8)
     return {**tensors, name: copied}

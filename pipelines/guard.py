@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -39,19 +39,25 @@ class OutsideKernel(ContractError):
     """An operator that computes, outside every verified kernel; the message names it, its operands and the line."""
 
 
-VIEWS = frozenset(
-    "_reshape_alias _unsafe_view alias as_strided detach detach_ diagonal expand lift_fresh narrow permute"
-    " resolve_conj resolve_neg select slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze view".split()
-)
+VIEWS = frozenset({
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "detach_", "diagonal",
+    "expand", "lift_fresh", "narrow", "permute", "resolve_conj", "resolve_neg", "select", "slice",
+    "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold", "unsqueeze",
+    "view",
+})  # fmt: skip
 #: Their values have one dtype by torch's own rules; the other operands are places.
-INDEXING = frozenset("embedding gather index index_put index_put_ index_select take".split())
-COPIES = frozenset(
-    "_to_copy cat clone copy_ fill_ flip repeat roll select_scatter slice_scatter stack".split()
-)
-ALLOCATION = frozenset(
-    "empty empty_like empty_strided full full_like new_empty new_empty_strided new_full new_ones new_zeros ones"
-    " ones_like scalar_tensor zero_ zeros zeros_like".split()
-)
+INDEXING = frozenset({
+    "embedding", "gather", "index", "index_put", "index_put_", "index_select", "take",
+})  # fmt: skip
+COPIES = frozenset({
+    "_to_copy", "cat", "clone", "copy_", "fill_", "flip", "repeat", "roll", "select_scatter",
+    "slice_scatter", "stack",
+})  # fmt: skip
+ALLOCATION = frozenset({
+    "empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided",
+    "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zero_", "zeros",
+    "zeros_like",
+})  # fmt: skip
 #: Tensor methods that hand values to Python or NumPy and that the dispatcher does not see.
 READS: dict[Any, str] = {
     torch.Tensor.numpy: "numpy()",
@@ -81,18 +87,18 @@ class KernelsOnly(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self._reads: list[_Reads] = []
 
-    def __enter__(self) -> KernelsOnly:
+    def __enter__(self) -> Self:
         self._reads.append(_Reads())
-        self._reads[-1].__enter__()
-        super().__enter__()
+        TorchFunctionMode.__enter__(self._reads[-1])
+        TorchDispatchMode.__enter__(self)
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._reads.pop().__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        TorchDispatchMode.__exit__(self, *error)
+        TorchFunctionMode.__exit__(self._reads.pop(), *error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -110,12 +116,12 @@ class KernelsOnly(TorchDispatchMode):
 
     def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         # without the look at reads, which would call the operator anew
-        super().__enter__()
+        TorchDispatchMode.__enter__(self)
         try:
             with torch._C.DisableTorchFunction():
                 return func.decompose(*args, **kwargs)
         finally:
-            super().__exit__(None, None, None)
+            TorchDispatchMode.__exit__(self, None, None, None)
 
 
 class _Reads(TorchFunctionMode):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from contract.environment import environment
 from contract.errors import CaseError, StoreError
@@ -162,7 +162,7 @@ class RunRecord:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def __enter__(self) -> RunRecord:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -307,7 +307,8 @@ class _Reader:
             self.refuse("is no header; this is no record of a run")
         if (schema := line.pop("schema", None)) != SCHEMA:
             self.refuse(f"is of schema {schema!r}, this version reads {SCHEMA}")
-        return self.fields(Header, line)
+        found: Header = self.fields(Header, line)
+        return found
 
     def state(self, line: dict[str, Any]) -> str:
         state = line.get("state")
@@ -326,14 +327,15 @@ class _Reader:
         return kind(**values)
 
     def value(self, name: str, type_name: str, value: Any) -> Any:
-        form: tuple[type, ...] = self.TYPES.get(
+        form: tuple[Any, ...] = self.TYPES.get(
             type_name, (list,) if type_name.startswith("Sequence") else (dict,)
         )
         if isinstance(value, bool) or not isinstance(value, form):
             self.refuse(f"has {name} = {value!r}, no {type_name}")
         if type_name != "float":
             return value
+        number: Any = value
         try:
-            return float(value)
+            return float(number)
         except (ValueError, OverflowError):
             self.refuse(f"has {name} = {value!r}, no number")

@@ -37,7 +37,6 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
     return (x.double() + x).float()
 
 
-
 def call_of(function: Callable[..., Any]) -> calls.Call:
     """As contract.verified() gives it, unverified."""
     return calls.Call(
@@ -99,7 +98,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "numpy": (lambda: X.numpy(), r"Tensor.numpy\(\) hands values"),
     "array": (lambda: np.asarray(X), r"Tensor.(__array__|numpy)\(\) hands values"),
     "list": (lambda: X.tolist(), r"Tensor.tolist\(\) hands values"),
-    "dlpack": (lambda: np.from_dlpack(X), r"Tensor.__dlpack__\(\) hands values"),  # type: ignore[arg-type]
+    "dlpack": (lambda: np.from_dlpack(X), r"Tensor.__dlpack__\(\) hands values"),
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,8 +74,8 @@ def test_a_record_says_what_was_written(tmp_path: Path) -> None:
 )
 def test_the_state_says_why_a_run_failed(tmp_path: Path, error: BaseException, state: str) -> None:
     record = RunRecord(tmp_path / "r", HEADER)
+    record.step(step(0))
     with pytest.raises(type(error)), record:
-        record.step(step(0))
         raise error
     assert read_record(tmp_path / "r").state == state
     assert read_record(tmp_path / "r").steps == (step(0),)
@@ -99,7 +98,9 @@ def test_a_killed_run_keeps_every_token_it_had_finished(tmp_path: Path, tokens: 
     found = read_record(path)
     # what was printed was written before; one more may have been
     assert len(found.steps) in (finished + 1, finished + 2)
-    assert found.steps[-1] == Step(len(found.steps) - 1, 3 * (len(found.steps) - 1), "é" * 400, 0.25, 1.5)
+    assert found.steps[-1] == Step(
+        len(found.steps) - 1, 3 * (len(found.steps) - 1), "é" * 400, 0.25, 1.5
+    )
     assert found.stages[0].measures == {"rows": 3}
     assert (found.state, found.header.seed) == ("running", 7)
 
