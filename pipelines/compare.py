@@ -7,7 +7,6 @@ infinity, and no limit of `contract.pipelines.gates` holds for NaN.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from contract.errors import ContractError
 from contract.pipelines.guard import measuring
+from contract.pipelines.run_record import json_value
 
 # Values of a block: some arrays of 32 MiB of float64.
 _BLOCK = 1 << 22
@@ -126,17 +126,6 @@ def _logits_line(x: Logits) -> str:
         f"{f' ({lost}{more})' if lost else ''}, top-5 {x.top5:.3f}, KL {x.kl:.3g} (worst {x.worst_kl:.3g}, position"
         f" {x.worst_kl_position})"
     )
-
-
-def json_value(value: Any) -> Any:
-    """A value as JSON has it: tuples as lists, floats that are not finite as text."""
-    if isinstance(value, dict):
-        return {str(k): json_value(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(actual: Any, expected: Any, name: str = "output") -> Comparison:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from contract.errors import CaseError, DeclarationError
-from contract.pipelines.compare import json_value
+from contract.pipelines.run_record import json_value
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +29,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import numpy as np
+
 from contract.environment import environment
 from contract.errors import CaseError, StoreError
-from contract.pipelines.compare import json_value
 from contract.store import atomic_write_text
 
 SCHEMA = 1
@@ -212,6 +214,18 @@ class RunRecord:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: tuples as lists, floats that are not finite as text."""
+    if isinstance(value, dict):
+        return {str(k): json_value(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(v) for v in value]
+    # NumPy's numbers, which JSON does not know
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:

@@ -226,3 +226,11 @@ def test_the_header_of_a_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "threads" in header.environment
     with pytest.raises(CaseError, match="is no verified kernel"):
         verification(max)
+
+
+def test_a_record_is_read_without_torch() -> None:
+    program = "import sys, contract.pipelines.run_record; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
