@@ -62,6 +62,9 @@ def test_rows_of_zeros() -> None:
     assert math.isnan(compare(zeros, zeros).gain)
     # squares of these are zero, they are not: no cosine rather than a good one
     assert math.isnan(compare(np.full((1, 2), -1e-200), np.full((1, 2), 1e-200)).cosine)
+    # the square of these squares is
+    assert math.isnan(compare([[1e-120, 0.0]], [[1e-120, 1e-120]]).cosine)
+    assert compare([[1e-45, 0.0]], [[1e-45, 1e-45]]).cosine == pytest.approx(0.5**0.5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -112,7 +115,7 @@ def test_kl_is_of_the_expected_against_the_actual() -> None:
     assert found is not None
     assert found.kl == pytest.approx(float((p * np.log(p / q)).sum()))
     # a common shift of the logits is none of the softmax
-    shifted = compare_logits(np.log(p)[None] + 700.0, np.log(p)[None]).logits
+    shifted = compare_logits(np.log(p)[None] + 1000.0, np.log(p)[None]).logits
     assert shifted is not None
     assert shifted.kl == pytest.approx(0.0, abs=1e-12)
     assert shifted.pearson == pytest.approx(1.0)
