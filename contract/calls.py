@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from contract.case import Kernel, check_finite, check_values, shape_from
@@ -17,9 +18,10 @@ from contract.declare import Implementation, Operand
 from contract.engines.host import arguments_of, signature_of
 from contract.engines.placement import TORCH_TYPES, to_bits
 from contract.errors import CaseError
+from contract.held import TwoStep
 
-# Values of small operands are looked at on each call: remembering them costs as much.
-_SMALL = 1024
+# Shapes and dtypes that were checked: a decoder has a few, a program that makes new ones for ever shall not fill memory.
+_MOST_FORMS = 256
 #: Where all evidence is from.
 DEVICE = "cpu"
 
@@ -59,6 +61,8 @@ class Call:
         self.absent = {o.name for o in kernel.contract.inputs()} - set(self.inputs)
         # id of a tensor whose values were looked at -> (the tensor, its version, one past its largest value)
         self._seen: dict[int, tuple[weakref.ref[Any], int, int | None]] = {}
+        # forms of all operands that were checked -> whose values are to be looked at, with their sizes
+        self._fitting: dict[Any, tuple[tuple[Operand, ...], Mapping[str, int]]] = {}
 
     def __repr__(self) -> str:
         return f"<verified {self.kernel.id}/{self.item.name}>"
@@ -70,16 +74,33 @@ class Call:
         finally:
             _depth.calls -= 1
 
+    def hold(self, **named: Any) -> HeldCall:
+        """The kernel with the operands that stay taken in, once: (x, weight) becomes a call of x.
+
+        Only of an implementation that is a class, which was judged in the same two steps (`contract.held`).
+
+        Args:
+            **named: every operand (and scalar) that its constructor takes.
+
+        Raises:
+            CaseError: an implementation that has no two steps, an operand that is missing or one that its call takes, or
+                what a call would refuse.
+        """
+        return HeldCall(self, named)
+
     def _checked(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         given = self._named(operands, named)
+        self._refuse_absent(given)
+        self.check({name: given.get(name) for name in self.inputs})
+        return self.item.call(*operands, **named, **self.extra)
+
+    def _refuse_absent(self, given: Mapping[str, Any]) -> None:
         for name in self.absent:
             if given.get(name) is not None:
                 raise CaseError(
                     f"{self.kernel.id}: it has no operand {name}= under these parameters; it takes"
                     f" {', '.join(self.inputs)}"
                 )
-        self._check({name: given.get(name) for name in self.inputs})
-        return self.item.call(*operands, **named, **self.extra)
 
     def _named(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
         for name in named:
@@ -94,7 +115,30 @@ class Call:
         except TypeError as error:
             raise CaseError(f"{self.kernel.id}: {error}; it takes {self.signature}") from None
 
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse operands that the contract does not allow; `Form`s stand for those whose values were looked at."""
+        try:
+            forms = tuple([(x.dtype, x.shape, x.device) for x in given.values()])
+        except AttributeError:
+            # no tensor: the long way says so
+            forms = ()
+        known = self._fitting.get((*given, *forms))
+        if known is None:
+            known = (
+                self._fit(given),
+                shape_from(self.kernel, {name: tuple(x.shape) for name, x in given.items()}),
+            )
+            if len(self._fitting) >= _MOST_FORMS:
+                self._fitting.clear()
+            self._fitting[(*given, *forms)] = known
+        looked, shape = known
+        for operand in looked:
+            value = given[operand.name]
+            if not isinstance(value, Form):
+                self._look(operand, value, operand.limit(shape), shape)
+
+    def _fit(self, given: Mapping[str, Any]) -> tuple[Operand, ...]:
+        """The operands whose values are to be looked at; refuses what is missing or has another dtype or device."""
         for name, value in given.items():
             if value is None:
                 raise CaseError(
@@ -116,11 +160,16 @@ class Call:
                 raise CaseError(
                     f"{self.kernel.id}: {name} is on {device}; the implementation is verified on the {DEVICE} alone"
                 )
-        shape = shape_from(self.kernel, {name: tuple(v.shape) for name, v in given.items()})
-        for name, operand in self.inputs.items():
-            shared = operand.finite and self.kernel.row_axis(operand) is None
-            if operand.below is not None or operand.positive or shared:
-                self._look(operand, given[name], operand.limit(shape), shape)
+        return tuple(
+            operand
+            for name, operand in self.inputs.items()
+            if name in given
+            and (
+                operand.below is not None
+                or operand.positive
+                or (operand.finite and self.kernel.row_axis(operand) is None)
+            )
+        )
 
     def _look(
         self, operand: Operand, value: Any, limit: int | None, shape: Mapping[str, int]
@@ -134,10 +183,61 @@ class Call:
         check_values(self.kernel, operand, shape, bits)
         if operand.finite:
             check_finite(self.kernel, operand, bits)
-        if bits.size > _SMALL:
-            key = id(value)
-            self._seen[key] = (
-                weakref.ref(value, lambda _: self._seen.pop(key, None)),
-                version,
-                limit,
+        key = id(value)
+        self._seen[key] = (weakref.ref(value, lambda _: self._seen.pop(key, None)), version, limit)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is left of an operand that was taken in: enough to check the others against."""
+
+    dtype: Any
+    shape: Any
+    device: Any
+
+
+class HeldCall:
+    """A verified kernel that has taken in the operands that stay; called with the others by name."""
+
+    def __init__(self, call: Call, named: Mapping[str, Any]) -> None:
+        step = call.item.call
+        if not isinstance(step, TwoStep):
+            raise CaseError(
+                f"{call.kernel.id}/{call.item.name}: it takes all operands in one call; there is nothing to hold"
             )
+        for name in named:
+            if name not in step.made or name in call.extra:
+                raise CaseError(
+                    f"{call.kernel.id}/{call.item.name}: {name}= is not held; it holds"
+                    f" {', '.join(sorted(step.made - set(call.extra)))}"
+                )
+        call._refuse_absent(named)
+        held = {name: named.get(name) for name in call.inputs if name in step.made}
+        _depth.calls += 1
+        try:
+            call.check(held)
+            self._run = step.make({**named, **call.extra})
+        finally:
+            _depth.calls -= 1
+        self.call = call
+        self._held = {n: Form(x.dtype, x.shape, x.device) for n, x in held.items() if x is not None}
+        self._extra = {n: v for n, v in call.extra.items() if n not in step.made}
+        self._scalars = frozenset(named) - set(held)
+
+    def __repr__(self) -> str:
+        return f"<{self.call!r} that holds {', '.join(self._held)}>"
+
+    def __call__(self, **named: Any) -> Any:
+        call = self.call
+        _depth.calls += 1
+        try:
+            for name in named:
+                if name in self._held or name in self._scalars or name in call.extra:
+                    raise CaseError(
+                        f"{call.kernel.id}: {name}= is held already; hold() another for another"
+                    )
+            call._refuse_absent(named)
+            call.check({n: self._held[n] if n in self._held else named.get(n) for n in call.inputs})
+            return self._run(**named, **self._extra)
+        finally:
+            _depth.calls -= 1

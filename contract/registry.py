@@ -8,6 +8,7 @@ for one kernel's at every call.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from contract import orders
 from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch, only_for
 from contract.errors import DeclarationError
+from contract.held import TwoStep
 
 F = TypeVar("F", bound=Callable[..., Any])
 Item = TypeVar("Item", Implementation, Control)
@@ -64,6 +66,9 @@ def implementation(
     The callable receives operands and scalars by keyword (torch tensors and floats), the enumerated parameters that its
     signature names, and returns a tensor, a tuple in the order of the outputs, or {output: tensor}.
 
+    A class takes the operands that stay in its constructor, and the others in its `__call__`: a verified one can hold a
+    packed weight (`contract.held`).
+
     Args:
         kernel: name of the contract.
         profile: one profile or several (it then claims each); the contract's first where absent.
@@ -86,13 +91,14 @@ def implementation(
 
     def add(call: F) -> F:
         served = _served(parameters)
+        run: Callable[..., Any] = TwoStep(call) if inspect.isclass(call) else call
         profiles = (profile,) if profile is None or isinstance(profile, str) else profile
         for one in profiles:
             item = Implementation(
                 kernel,
                 one or "",
                 name or _name_of(call),
-                call,
+                run,
                 served,
                 engine,
                 needs,

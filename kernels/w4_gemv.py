@@ -222,36 +222,52 @@ class Int4Weight:
 
 
 @implementation("w4_gemv", name="torch", profile=("kept", "dequantised", "offset"))
-def w4_gemv_torch(
-    x: torch.Tensor,
-    words: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor | None = None,
-    offset: torch.Tensor | None = None,
-    *,
-    block: str,
-    profile: str,
-) -> torch.Tensor:
+class W4Gemv:
     """torch's product of packed codes where it rounds as the profile says, else rows unpacked in small chunks."""
-    checked_scales(scales, x.shape[1], int(block))
-    if offset is not None:
-        checked_scales(offset, x.shape[1], int(block), "offset")
-    if not multiplies_packed(profile, block):
-        return in_chunks(x, words, scales, zeros, profile, offset)
-    out = Int4Weight.prepare(words, scales, zeros, offset)(x)
-    huge = scales.abs().amax(1) > LARGEST_SCALE
-    if offset is not None:
-        huge |= offset.abs().amax(1) > LARGEST_SCALE
-    if huge.any():
-        some, moved = (None if a is None else a[huge] for a in (zeros, offset))
-        out[:, huge] = in_chunks(x, words[huge], scales[huge], some, profile, moved)
-    return out
+
+    def __init__(
+        self,
+        words: torch.Tensor,
+        scales: torch.Tensor,
+        zeros: torch.Tensor | None = None,
+        offset: torch.Tensor | None = None,
+        *,
+        block: str,
+        profile: str,
+    ) -> None:
+        k = 8 * words.shape[1]
+        checked_scales(scales, k, int(block))
+        if offset is not None:
+            checked_scales(offset, k, int(block), "offset")
+        self.packed = None
+        kept = torch.ones(len(words), dtype=torch.bool)
+        if multiplies_packed(profile, block):
+            self.packed = Int4Weight.prepare(words, scales, zeros, offset)
+            kept = scales.abs().amax(1) > LARGEST_SCALE
+            if offset is not None:
+                kept |= offset.abs().amax(1) > LARGEST_SCALE
+        #: Rows that torch's product does not take.
+        self.rows = kept.nonzero()[:, 0]
+        rest = (None if x is None else x[self.rows] for x in (words, scales, zeros, offset))
+        self.rest, self.profile = tuple(rest), profile
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed is None:
+            return self._in_chunks(x)
+        out = self.packed(x)
+        if len(self.rows):
+            out[:, self.rows] = self._in_chunks(x)
+        return out
+
+    def _in_chunks(self, x: torch.Tensor) -> torch.Tensor:
+        words, scales, zeros, offset = self.rest
+        return in_chunks(x, words, scales, zeros, self.profile, offset)
 
 
 def in_chunks(
     x: torch.Tensor,
-    words: torch.Tensor,
-    scales: torch.Tensor,
+    words: Any,
+    scales: Any,
     zeros: torch.Tensor | None,
     profile: str,
     offset: torch.Tensor | None = None,

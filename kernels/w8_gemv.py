@@ -159,16 +159,31 @@ def w8_gemv_torch(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) ->
 
 
 @implementation("w8_gemv", name="torch", profile="planes")
-def w8_gemv_planes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+class W8GemvPlanes:
     """torch's product of packed four-bit codes where it keeps their weight in fp32, else planes unpacked in chunks."""
-    checked_scales(scales, x.shape[1], BLOCK)
-    huge = scales.abs().amax(1) > LARGEST_SCALE
-    if torch.backends.cpu.get_cpu_capability() not in VECTORISED:
-        huge = torch.ones_like(huge)
-    out = Int8Weight.prepare(codes, scales.masked_fill(huge[:, None], 0.0))(x)
-    if huge.any():
-        out[:, huge] = in_chunks(torch.cat((x, x), 1), codes[huge], scales[huge], planes=True)
-    return out
+
+    def __init__(self, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        checked_scales(scales, codes.shape[1], BLOCK)
+        huge = scales.abs().amax(1) > LARGEST_SCALE
+        self.packed = None
+        if torch.backends.cpu.get_cpu_capability() in VECTORISED:
+            self.packed = Int8Weight.prepare(codes, scales.masked_fill(huge[:, None], 0.0))
+        else:
+            huge = torch.ones_like(huge)
+        #: Rows that torch's product does not take.
+        self.rows = huge.nonzero()[:, 0]
+        self.codes, self.scales = codes[self.rows], scales[self.rows]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed is None:
+            return self._in_chunks(x)
+        out = self.packed(x)
+        if len(self.rows):
+            out[:, self.rows] = self._in_chunks(x)
+        return out
+
+    def _in_chunks(self, x: torch.Tensor) -> torch.Tensor:
+        return in_chunks(torch.cat((x, x), 1), self.codes, self.scales, planes=True)
 
 
 def in_chunks(

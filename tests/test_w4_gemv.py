@@ -12,15 +12,17 @@ import torch
 from contract import formats
 from contract.case import Case, Kernel, find, kernels_of, make_case, shape_from
 from contract.errors import CaseError, DeclarationError
+from contract.held import TwoStep
 from contract.inputs import generator
 from contract.judge import Bench
 from contract.kernels import packing
-from contract.kernels.w4_gemv import Int4Weight, exact_rows, sized, w4_gemv_torch
+from contract.kernels.w4_gemv import Int4Weight, W4Gemv, exact_rows, sized
 from contract.ranges import OutputRange, case_range
 
 SYMMETRIC = {"block": "32"}
 ASYMMETRIC = {"block": "128"}
 AFFINE = {"block": "32", "offsets": "yes"}
+w4_gemv_torch = TwoStep(W4Gemv)
 
 
 def case_of(kernel: Kernel, values: Mapping[str, Any]) -> Case:
@@ -249,13 +251,20 @@ def test_a_nan_scale_is_refused_where_the_weight_is_loaded() -> None:
     words, x = torch.zeros(2, 16, dtype=torch.int32), torch.ones(1, 128).bfloat16()
     scales = torch.full((2, 4), torch.nan).bfloat16()
     with pytest.raises(ValueError, match=r"scale nan at \[0, 0\]"):
-        w4_gemv_torch(x, words, scales, block="32", profile="kept")
+        w4_gemv_torch(x=x, words=words, scales=scales, block="32", profile="kept")
     with pytest.raises(ValueError, match=r"offset nan at \[0, 0\]"):
         w4_gemv_torch(
-            x, words, torch.ones(2, 4).bfloat16(), offset=scales, block="32", profile="kept"
+            x=x,
+            words=words,
+            scales=torch.ones(2, 4).bfloat16(),
+            offset=scales,
+            block="32",
+            profile="kept",
         )
     with pytest.raises(ValueError, match="1 scales a row for 128 inputs in blocks of 32"):
-        w4_gemv_torch(x, words, torch.ones(2, 1).bfloat16(), block="32", profile="kept")
+        w4_gemv_torch(
+            x=x, words=words, scales=torch.ones(2, 1).bfloat16(), block="32", profile="kept"
+        )
 
 
 def test_exact_rows_are_proven_at_every_output() -> None:

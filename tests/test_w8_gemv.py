@@ -12,12 +12,14 @@ import torch
 from contract import formats
 from contract.case import Case, Kernel, find, make_case, shape_from
 from contract.errors import CaseError
+from contract.held import TwoStep
 from contract.inputs import generator
 from contract.judge import Bench
-from contract.kernels.w8_gemv import Int8Weight, exact_rows, w8_gemv_planes, w8_gemv_torch
+from contract.kernels.w8_gemv import Int8Weight, W8GemvPlanes, exact_rows, w8_gemv_torch
 from contract.ranges import OutputRange, case_range
 
 BOTH = ("kept", "planes")
+w8_gemv_planes = TwoStep(W8GemvPlanes)
 
 
 def case_of(kernel: Kernel, values: Mapping[str, Any]) -> Case:
@@ -141,6 +143,6 @@ def test_what_does_not_fit_is_named() -> None:
     x, codes = torch.ones(1, 64).bfloat16(), torch.zeros(2, 64, dtype=torch.int8)
     for kernel in (w8_gemv_torch, w8_gemv_planes):
         with pytest.raises(ValueError, match=r"scale nan at \[0, 0\]"):
-            kernel(x, codes, torch.full((2, 2), torch.nan).bfloat16())
+            kernel(x=x, codes=codes, scales=torch.full((2, 2), torch.nan).bfloat16())
         with pytest.raises(ValueError, match="1 scales a row for 64 inputs in blocks of 32"):
-            kernel(x, codes, torch.ones(2, 1).bfloat16())
+            kernel(x=x, codes=codes, scales=torch.ones(2, 1).bfloat16())
