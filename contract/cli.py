@@ -1,4 +1,4 @@
-"""The command line: `contract run`, `list`, `show` and `init`.
+"""The command line: `contract run`, `list`, `show`, `init` and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -31,7 +31,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init}
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -254,3 +254,22 @@ def _init(arguments: argparse.Namespace) -> int:
 
     print("\n".join(init(Path(arguments.folder))))
     return OK
+
+
+def _pipeline(arguments: argparse.Namespace) -> int:
+    """Hand the rest to the function that a distribution registers under `contract.pipelines`."""
+    from importlib.metadata import entry_points
+
+    known = {one.name: one for one in entry_points(group="contract.pipelines")}
+    name, *rest = arguments.rest or ["--help"]
+    if name in ("-h", "--help"):
+        print("usage: contract pipeline NAME ...\n\nNames, each with a --help of its own:\n")
+        print("\n".join(f"  {one}" for one in sorted(known)))
+        return OK
+    if name not in known:
+        raise UsageError(
+            f"no pipeline {name!r}; there are {', '.join(sorted(known)) or 'none: install the package anew'}"
+        )
+    run = known[name].load()
+    code: int = run(rest)
+    return code

@@ -15,7 +15,7 @@ from contract.errors import UsageError
 from contract.select import GATES
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An argparse parser whose errors are one line, and an exception."""
 
     def error(self, message: str) -> NoReturn:
@@ -55,7 +55,7 @@ def parse(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="contract",
         allow_abbrev=False,
         description="Judge compute kernels against their contracts.",
@@ -85,6 +85,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="where contracts/ goes (default: here)",
     )
     init.set_defaults(command="init")
+    pipeline = commands.add_parser(
+        "pipeline",
+        help="run a model that is built of verified kernels",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    pipeline.add_argument("rest", nargs=argparse.REMAINDER, metavar="NAME ...")
+    pipeline.set_defaults(command="pipeline")
     return parser
 
 

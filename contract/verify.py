@@ -6,9 +6,9 @@ that the verdict depends on. `contract run` writes it when the reference and eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract import registry
 from contract.case import Kernel, find
@@ -19,13 +19,16 @@ from contract.errors import NotVerified
 from contract.results import CheckResult
 from contract.store import Store, digest
 
+if TYPE_CHECKING:
+    from contract.calls import Call
+
 _loaded: set[Config] = set()
 NEEDED = ("shapes", "stress", "exact", "invariance", "bounds")
 
 
 def verified(
     kernel: str, *, profile: str | None = None, impl: str = "torch", **parameters: str
-) -> Callable[..., Any]:
+) -> Call:
     """The implementation to call, with its profile and enumerated parameters bound.
 
     Trusts a verification whose source hashes and environment match. Where this environment has none, the quick gates
@@ -66,7 +69,7 @@ def verified(
     return bound(target, item)
 
 
-def bound(kernel: Kernel, item: Implementation) -> Callable[..., Any]:
+def bound(kernel: Kernel, item: Implementation) -> Call:
     """The callable with what its signature names of profile and parameters bound, its arguments looked at."""
     from contract.calls import Call
 

@@ -60,7 +60,7 @@ def whole_cache_read(
     return chunked(q, k, v, torch.full_like(length, k.shape[1]), scale, BLOCK)
 
 
-@red("decode_attention", profile="float32", gate="shapes")
+@red("decode_attention", profile="float32", gate="stress")
 @red("decode_attention", profile="running", gate="exact")
 def last_chunk_dropped(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor, *, scale: float

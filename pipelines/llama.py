@@ -119,11 +119,8 @@ class Kernels:
         self.swiglu = verified("swiglu", profile="two_step" if short else "float32")
         self.append = verified("kv_append", store=precision, ring="no")
         self.decode = verified("decode_attention", profile="running" if short else "float32")
-        # of bf16 the form of fused kernels, which decoding has, too: a prefix of no position is the causal mask
-        self.prefill = (
-            verified("attention", profile="sdpa", mask="prefix", capped="no")
-            if short
-            else verified("attention", profile="float32", mask="causal", capped="no")
+        self.prefill = verified(
+            "attention", profile="eager" if short else "float32", mask="causal", capped="no"
         )
         self.tail = (
             verified("add_rms_tail", profile="two_step", branch_norm="no", scale="no")
@@ -164,7 +161,9 @@ class Llama:
         watch: Callable[[int, str, Mapping[str, torch.Tensor]], None] | None = None,
     ) -> None:
         if len(weights.layers) != config.layers:
-            raise CaseError(f"{len(weights.layers)} layers of weights for a model of {config.layers}")
+            raise CaseError(
+                f"{len(weights.layers)} layers of weights for a model of {config.layers}"
+            )
         self.config, self.weights, self.kernels, self.watch = config, weights, kernels, watch
         self.frequencies, self.scale = config.frequencies(), config.d**-0.5
         self.cache = KVCache(
@@ -247,13 +246,16 @@ class Llama:
         if len(q) == 1:
             length = torch.full((1,), len(keys), dtype=torch.int32)
             return _first(
-                self.kernels.decode(q=q, k=keys[None], v=values[None], length=length, scale=self.scale)
+                self.kernels.decode(
+                    q=q, k=keys[None], v=values[None], length=length, scale=self.scale
+                )
             )
-        given = {"q": q, "k": keys, "v": values, "position": places}
-        none = torch.zeros(len(q), dtype=torch.int32)
-        if self.kernels.precision == "bf16":
-            given["prefix"] = none
-        return _first(self.kernels.prefill(**given, start=none, scale=self.scale))
+        start = torch.zeros(len(q), dtype=torch.int32)
+        return _first(
+            self.kernels.prefill(
+                q=q, k=keys, v=values, position=places, start=start, scale=self.scale
+            )
+        )
 
     def _saw(self, layer: int, stage: str, **values: torch.Tensor) -> None:
         if self.watch is not None:

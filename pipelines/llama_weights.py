@@ -188,7 +188,7 @@ class _Packed(_Importer):
         self.cast = verified("cast", profile="inf", source="fp32", to="bf16")
 
     def norm(self, name: str) -> torch.Tensor:
-        found: torch.Tensor = self.cast(x=super().norm(name))
+        found: torch.Tensor = self.cast(x=super().norm(name)[None])[0]
         return found
 
     def product(self, *names: str) -> Product:
@@ -204,7 +204,8 @@ class _Packed(_Importer):
 
     def tied(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Product]:
         self.kind("token_embd", "Q8_0")
-        blocks = self.stored("token_embd")
+        # a copy, as the mapped file would stay with it
+        blocks = self.stored("token_embd").clone()
         codes, d = split_q8_0(blocks)
         head = self.head.hold(codes=codes, scales=_bf16(d.double().numpy()))
         return partial(_row, self.rows, blocks), head
@@ -224,7 +225,9 @@ class _Dequantised(_Importer):
     def matrix(self, name: str) -> torch.Tensor:
         kind = self.kind(name, "Q4_1", "Q8_0", "F32")
         x = self.stored(name)
-        return x if kind == "F32" else self.unpack[kind](blocks=x)
+        if kind != "F32":
+            x = self.unpack[kind](blocks=x)
+        return x
 
     def product(self, *names: str) -> Product:
         return partial(self.linear, weight=torch.cat([self.matrix(name) for name in names]))
@@ -234,20 +237,22 @@ class _Dequantised(_Importer):
         return table.__getitem__, partial(self.linear, weight=table)
 
 
-def _row(unpack: Callable[..., torch.Tensor], blocks: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:  # fmt: skip
-    return unpack(blocks=blocks[ids])
+def _row(unpack: Callable[..., Any], blocks: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    rows: torch.Tensor = unpack(blocks=blocks[ids])
+    return rows
 
 
 def _bf16(values: Any) -> torch.Tensor:
     """float64 values, rounded to bf16 once."""
-    rounded = torch.from_numpy(np.asarray(formats.round_to(values, "bf16")))
+    rounded: torch.Tensor = torch.from_numpy(np.asarray(formats.round_to(values, "bf16")))
     return rounded.to(torch.bfloat16)
 
 
 def _words(codes: torch.Tensor) -> torch.Tensor:
     """(n, k) codes of four bits -> (n, k / 8) int32 words, the first in the low bits of its word."""
     pairs = codes.unflatten(1, (-1, 2))
-    return (pairs[..., 0] | pairs[..., 1] << 4).contiguous().view(torch.int32)
+    joined: torch.Tensor = pairs[..., 0] | pairs[..., 1] << 4
+    return joined.contiguous().view(torch.int32)
 
 
 def resident_bytes(*roots: Any) -> int:

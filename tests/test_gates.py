@@ -431,7 +431,8 @@ def test_quick_stops_at_the_first_input_that_shows_a_fault(monkeypatch: pytest.M
     kernel = find("affine", "two_step", {})
     runs: dict[str, int] = {}
     for effort in ("quick", "default"):
-        tally, seen = Tally(), []
+        tally = Tally()
+        seen: list[int] = []
         cases = reference._cases(bench := Bench(kernel, effort, 0))
 
         def counted(*given: Any, seen: list[int] = seen, **named: Any) -> Any:

