@@ -45,6 +45,9 @@ def parse(
     """
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
+    if arguments.command == "pipeline":
+        # argparse leaves out what comes before the first name
+        arguments.rest, rest = [*rest, *arguments.rest], []
     # argparse takes names only in one place; `contract run softcap -x rms_norm` names two.
     if rest and (arguments.command != "run" or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

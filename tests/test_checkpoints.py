@@ -28,7 +28,8 @@ from stored_files import (
 from contract.errors import CheckpointError
 from contract.pipelines.checkpoints import INNER_VISION_MODEL, Checkpoint, open_checkpoint
 
-pytest.importorskip("safetensors", reason="safetensors is an extra: [models]")
+for library in ("safetensors", "gguf"):
+    pytest.importorskip(library, reason=f"{library} is an extra: [models]")
 
 SHAPES = {"layer.weight": (2, 1), "layer.bias": (3,)}
 

@@ -272,7 +272,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
     "arguments",
     [
         ["doctor"], ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
-        ["lint"], ["pipeline"], ["verify"], ["run", "--html", "x.html"],
+        ["lint"], ["verify"], ["run", "--html", "x.html"],
         ["run", "--format", "github"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
     ],
@@ -437,3 +437,28 @@ def test_list_and_show_read_the_suites_of_the_project(capsys: Captured) -> None:
     assert json.loads(capsys.readouterr().out)[0]["name"] == "double"
     assert main(["show", "double"]) == 0
     assert capsys.readouterr().out.startswith("double (sums)\n")
+
+
+def test_a_pipeline_is_looked_up_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline"]) == main(["pipeline", "--help"]) == 0
+    assert "  smollm2" in capsys.readouterr().out
+    assert main(["pipeline", "gpt5", "hello"]) == 4
+    assert "no pipeline 'gpt5'; there are smollm2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "PROMPT"),
+        (["hello", "--tokens", "0"], "--tokens 0; ask for 1 or more"),
+        (["hello", "--precision", "fp16"], "fp16"),
+        (["hello", "--negative-control", "x"], "no negative control 'x'; there are zero-output"),
+        (["hello", "--weights", "nowhere.whl"], "nowhere.whl"),
+    ],
+)
+def test_what_a_pipeline_does_not_take_is_a_usage_error(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "smollm2", *arguments]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
