@@ -65,14 +65,8 @@ class Expected:
     noise: float
 
 
-def expected_of(
-    config: LlamaConfig,
-    weights: Mapping[str, torch.Tensor],
-    prompt: Sequence[int],
-    tokens: int,
-    stop_ids: frozenset[int],
-) -> Expected:
-    """transformers' LlamaForCausalLM on these weights, eager attention.
+def transformers_model(config: LlamaConfig, weights: Mapping[str, torch.Tensor]) -> Any:
+    """transformers' LlamaForCausalLM in fp32 on these weights, eager attention.
 
     Raises:
         UsageError: transformers is not installed.
@@ -90,6 +84,22 @@ def expected_of(
     model.load_state_dict(dict(weights), strict=False)
     model.tie_weights()
     model.eval()
+    return model
+
+
+def expected_of(
+    config: LlamaConfig,
+    weights: Mapping[str, torch.Tensor],
+    prompt: Sequence[int],
+    tokens: int,
+    stop_ids: frozenset[int],
+) -> Expected:
+    """transformers' greedy text, and its logits along it.
+
+    Raises:
+        UsageError: transformers is not installed.
+    """
+    model = transformers_model(config, weights)
     with torch.no_grad():
         ids = list(prompt)
         while len(ids) < len(prompt) + tokens:
