@@ -6,6 +6,7 @@ Sources: IEEE 754-2019; OCP 8-bit floating point (e4m3fn, e5m2); OCP microscalin
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -87,7 +88,7 @@ class Format:
             return self.largest_code + 1
         return (self.largest_code + 1 + (1 << (self.mantissa_bits - 1))) << self.pad
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[np.unsignedinteger[Any]]:
         """Unsigned NumPy type that holds one code."""
         return np.dtype(f"u{max(self.bits, 8) // 8}")

@@ -33,7 +33,7 @@ from contract.judge import PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
 from contract.worker import Worker, warm_up
 
-# Workers that a judge keeps: a contract's implementations and its planted controls.
+# Workers that a judge keeps: a contract's implementations, and the planted controls of both colours.
 WORKERS = 6
 # glibc, malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -84,14 +84,16 @@ class Judge:
             self.emit({"result": vars(result), "row": row})
 
     def _worker_for(self, kernel: Kernel, item: Implementation | Control) -> Worker:
-        """The worker of an implementation, or of a contract's planted controls of one colour.
+        """The worker of an implementation, or of the planted controls of one colour.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
         spoil another. A function that serves several kernels (parameters, profiles) is one target; controls share a
         worker while none of them changes what they share (contract.engines.state).
         """
-        owner = id(item.call) if isinstance(item, Implementation) else item.colour
-        key = (kernel.contract.name, owner, item.requires)
+        key: tuple[Any, ...] = (
+            (item.colour,) if isinstance(item, Control) else (kernel.contract.name, id(item.call))
+        )
+        key = (*key, item.requires)
         worker = self.workers.pop(key, None)
         if worker is None:
             while len(self.workers) >= WORKERS:

@@ -29,17 +29,19 @@ class Draw:
 
     def __init__(self, acc: Accumulator, choice: Choice, rng: np.random.Generator):
         self.acc, self.choice, self.rng = acc, choice, rng
+        self.normal = 2.0**acc.normal
 
     def flush(self, z: Array) -> Array:
         if self.choice.ftz:
-            small = (np.abs(z) < 2.0**self.acc.normal) & (z != 0)
-            if small.any():
+            small = np.abs(z) < self.normal
+            # few sums hold one
+            if small.any() and (small := small & (z != 0)).any():
                 z = np.where(small & (self.rng.random(z.shape) < self.choice.ftz), 0.0 * z, z)
         return z
 
     def step(self, z: Array) -> Array:
         """One rounding of the accumulator, or none where `wide` is drawn."""
-        f = self.acc.round(z)
+        f = self.acc.rounded(z)
         if self.choice.wide:
             f = np.where(self.rng.random(z.shape) < self.choice.wide, z, f)
         return self.flush(f)

@@ -146,9 +146,14 @@ def _steps(kernel: Kernel, shape: Mapping[str, int]) -> dict[str, int]:
 
 def chunks(kernel: Kernel, case: Case) -> Iterator[tuple[dict[str, slice], Case]]:
     """Pieces of a case along the first row dim and the column dim: (dim -> slice, the operands of the piece)."""
+    steps = _steps(kernel, case.shape)
+    if all(step == case.shape[dim] for dim, step in steps.items()):
+        # the case itself, whose operands are decoded once for all its readings
+        yield {dim: slice(0, step) for dim, step in steps.items()}, case
+        return
     grids = [
         [(dim, slice(a, min(a + step, case.shape[dim]))) for a in range(0, case.shape[dim], step)]
-        for dim, step in _steps(kernel, case.shape).items()
+        for dim, step in steps.items()
     ]
     for place in itertools.product(*grids):
         where = dict(place)

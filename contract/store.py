@@ -29,6 +29,8 @@ from contract.shared_arrays import DTYPES, Array
 SCHEMA = 1
 MAX_ROWS = 32
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
+# What json.dumps makes of a string.
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def digest(value: object) -> str:
@@ -44,6 +46,9 @@ def digest(value: object) -> str:
 
 
 def _canonical(value: object, place: str) -> str:
+    if type(value) is str:
+        # most of a key is hashes and names
+        return _quoted(value)
     if value is None or isinstance(value, bool | int | str):
         return json.dumps(value)
     if isinstance(value, float):
@@ -53,7 +58,9 @@ def _canonical(value: object, place: str) -> str:
         if strange := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"{place}: key {strange[0]!r} is not a string")
         items = (
-            f"{json.dumps(k)}:{_canonical(value[k], f'{place}[{k!r}]')}" for k in sorted(value)
+            f"{_quoted(k)}:"
+            + (_quoted(x) if type(x := value[k]) is str else _canonical(x, f"{place}[{k!r}]"))
+            for k in sorted(value)
         )
         return "{" + ",".join(items) + "}"
     if isinstance(value, list | tuple):

@@ -274,10 +274,12 @@ def _collect(
             raise BadOutput(
                 f"output {operand.name} has shape {tuple(value.shape)}, the contract needs {shape}"
             )
+        first, last = _memory(value)
         for name, p in placed.items():
+            start = p.address
             if (
-                value.numel()
-                and _overlap(value, p.buffer)
+                first < start + p.buffer.nbytes
+                and start < last
                 and not (in_place and operand.in_place_of == name)
             ):
                 raise BadOutput(f"output {operand.name} shares memory with input {name}")
@@ -288,12 +290,13 @@ def _collect(
     return bits
 
 
-def _overlap(value: Any, buffer: Array) -> bool:
-    if value.device.type != "cpu":
-        return False
-    start = buffer.__array_interface__["data"][0]
-    low = value.untyped_storage().data_ptr()
-    return bool(low < start + buffer.nbytes and start < low + value.untyped_storage().nbytes())
+def _memory(value: Any) -> tuple[int, int]:
+    """The first and the last address of a tensor's storage; none where it is empty, or on a device."""
+    if value.device.type != "cpu" or not value.numel():
+        return 0, 0
+    storage = value.untyped_storage()
+    low = storage.data_ptr()
+    return low, low + storage.nbytes()
 
 
 def measure(

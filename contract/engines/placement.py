@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,7 @@ class Placed:
     buffer: Array
     before: Array
     body: Array
+    address: int
 
     def touched(self) -> tuple[bool, bool]:
         """Whether the operand itself, and whether memory around it, was changed."""
@@ -66,9 +68,7 @@ class Placed:
         return inside, not np.array_equal(buffer, self.before)
 
     def _like(self, buffer: Array) -> Array:
-        start = (
-            self.body.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
-        )
+        start = self.body.__array_interface__["data"][0] - self.address
         return np.ndarray(self.body.shape, self.body.dtype, buffer, start, self.body.strides)
 
     def _body_before(self) -> Array:
@@ -91,26 +91,28 @@ def place(name: str, bits: Array, fmt: formats.Format, layout: str, poison: str)
     size = np.dtype(item).itemsize
     columns = bits.shape[-1] if bits.ndim else 1
     gap = GAP_ITEMS if layout == "strided" and bits.ndim >= 2 else 0
-    lead = int(np.prod(bits.shape[:-1], dtype=np.int64)) if bits.ndim else 1
+    lead = math.prod(bits.shape[:-1])
     offset = 1 if layout == "offset" else 0
     guard = GUARD // size
     buffer = np.full(
         2 * guard + offset + lead * (columns + gap) + 16, poison_bits(fmt, poison), item
     )
     # numpy aligns to 16 bytes at least; the 'plain' base is moved to 64
-    start = guard + (-buffer.__array_interface__["data"][0] // size) % (64 // size) + offset
+    address = int(buffer.__array_interface__["data"][0])
+    start = guard + (-address // size) % (64 // size) + offset
     strides = [size] if bits.ndim else []
     for extent in reversed(bits.shape[1:]):
         strides.insert(0, strides[0] * extent + (gap * size if len(strides) == 1 else 0))
     body = np.ndarray(bits.shape, item, buffer, start * size, tuple(strides))
     body[...] = bits
     tensor = torch.from_numpy(body.view(SIGNED[size])).view(torch_type(fmt))
-    return Placed(name, tensor, buffer.view(np.uint8), buffer.view(np.uint8).copy(), body)
+    whole = buffer.view(np.uint8)
+    return Placed(name, tensor, whole, whole.copy(), body, address)
 
 
 def to_bits(tensor: Any, fmt: formats.Format) -> Array:
     """Storage bits of a result tensor (any device, any layout)."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size = np.dtype(fmt.storage).itemsize
-    signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
+    signed = getattr(torch, f"int{8 * size}")
     return np.asarray(flat.view(signed).numpy()).view(fmt.storage).reshape(tuple(tensor.shape))

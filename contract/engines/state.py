@@ -47,6 +47,11 @@ def _spaces() -> tuple[Mapping[str, Any], ...]:
     return vars(torch.Tensor), vars(sys.modules["torch"]), vars(torch.nn.functional)
 
 
+def _environment() -> Mapping[Any, Any]:
+    # as it is kept: a call is followed by a look, and to decode the variables would take most of that
+    return getattr(os.environ, "_data", os.environ)
+
+
 def _settings() -> tuple[Any, ...]:
     tiny = torch.tensor(1e-40, dtype=torch.float32)
     return (
@@ -58,5 +63,5 @@ def _settings() -> tuple[Any, ...]:
         # flushed subnormals: torch can set them, and not be asked
         bool(tiny * 1.0 != 0.0),
         tuple(sorted(np.geterr().items())),
-        frozenset(os.environ.items()),
+        dict(_environment()),
     )

@@ -26,6 +26,7 @@ from contract.ranges import (
     case_range,
     plain_run,
     rows_of,
+    to_codes,
 )
 from contract.readings.audit import AuditReading
 from contract.readings.base import Change
@@ -260,25 +261,30 @@ def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
         out = ranges[operand.name]
         lo, hi = (x[place] for x in (out.lo, out.hi))
         state = np.zeros(lo.shape, np.uint8) if out.nan is None else out.nan[place]
-        wide = np.broadcast_to(value, lo.shape)
-        for index in np.ndindex(*lo.shape):
-            exact = wide[index]
-            if mpmath.isnan(exact):
-                if not state[index]:
-                    problems.append(f"{operand.name}{list(index)}: NaN, not allowed")
-                continue
-            number = round_mpf(exact, out.fmt)
-            if math.isnan(number):
-                continue
-            code = _code(number, out.fmt)
-            # 200-bit numbers have one zero, so that of an infinity behind a division by it they do not know the sign
-            # either; both signs are judged by the samples
-            zero = number == 0 and lo[index] <= 0 and hi[index] >= -1
-            pole = math.isinf(number) and lo[index] <= _code(-number, out.fmt) <= hi[index]
-            if not (lo[index] <= code <= hi[index] or zero or pole) or state[index] == 2:
-                problems.append(
-                    f"{operand.name}{list(index)}: {number!r} outside {lo[index]}..{hi[index]} (ordered integers)"
-                )
+        exact = np.broadcast_to(value, lo.shape)
+        nan = np.array([mpmath.isnan(x) for x in exact.ravel()], bool).reshape(lo.shape)
+        problems.extend(
+            f"{operand.name}{index.tolist()}: NaN, not allowed"
+            for index in np.argwhere(nan & (state == 0))
+        )
+        numbers = np.array(
+            [
+                math.nan if bad else round_mpf(x, out.fmt)
+                for x, bad in zip(exact.ravel(), nan.ravel(), strict=True)
+            ]
+        ).reshape(lo.shape)
+        known = ~np.isnan(numbers)
+        numbers = np.where(known, numbers, 0.0)
+        inside = _within(numbers, lo, hi, out.fmt)
+        # 200-bit numbers have one zero, so that of an infinity behind a division by it they do not know the sign
+        # either; both signs are judged by the samples
+        inside |= (numbers == 0) & (lo <= 0) & (hi >= -1)
+        if np.isinf(numbers).any():
+            inside |= np.isinf(numbers) & _within(-numbers, lo, hi, out.fmt)
+        for index in map(tuple, np.argwhere(known & ~(inside & (state != 2))).tolist()):
+            problems.append(
+                f"{operand.name}{list(index)}: {float(numbers[index])!r} outside {lo[index]}..{hi[index]} (ordered integers)"
+            )
 
     apply_reading(
         lambda: AuditReading(kernel.contract, kernel.profile), kernel, case, options, consume
@@ -286,11 +292,10 @@ def _audit_case(kernel: Kernel, case: Case, options: Mapping[str, Any]) -> str:
     return problems[0] if problems else ""
 
 
-def _code(number: float, fmt: formats.Format) -> int:
-    """The ordered integer of a value of the format."""
-    bits = formats.encode(np.array([number]), fmt)
-    codes = formats.ordered(bits, fmt) if fmt.kind == "float" else formats.decode(bits, fmt)
-    return int(codes[0])
+def _within(numbers: Array, lo: Array, hi: Array, fmt: formats.Format) -> Array:
+    """Where values of the format lie between two ordered integers."""
+    codes = to_codes(numbers, fmt)
+    return np.asarray((lo <= codes) & (codes <= hi))
 
 
 def _power(
