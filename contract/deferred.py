@@ -8,6 +8,7 @@ thousands. Only those, and the elements whose operands were ranges, go through t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -111,7 +112,7 @@ def deferred(
             the step gives.
     """
     shape = np.broadcast_shapes(*(x.shape for x in operands))
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     if size < _LEAST_SIZE:
         return step(*operands)
     spans = []

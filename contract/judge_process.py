@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -447,6 +448,9 @@ def main() -> int:
         emit({"fatal": f"the judge process cannot load the suites: {error}"})
         return 1
     judge = Judge(options, emit)
+    # what is loaded stays: no collection need look at it again
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         job = json.loads(line)
         try:

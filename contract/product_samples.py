@@ -6,6 +6,7 @@ declared; chunks and matrix-engine steps run in their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -159,7 +160,7 @@ def dot_sample(
     n, columns = a.shape[-1], b.shape[-1]
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
     out = np.empty(shape)
-    count = max(1, int(np.prod(shape[:-2], dtype=np.int64)))
+    count = max(1, math.prod(shape[:-2]))
     per_step = (
         n if isinstance(order, AnyOrder) else order.k if isinstance(order, Mma) else order.size
     )

@@ -392,8 +392,11 @@ def plain_run(
         if fmt.kind == "int":
             # what a NaN becomes as an integer is not defined; here 0
             value = np.where(np.isnan(value), 0.0, value)
-        stored = formats.round_to(np.broadcast_to(value, target[place].shape), fmt)
-        target[place] = formats.encode(stored, fmt)
+        value = np.broadcast_to(value, target[place].shape)
+        try:
+            target[place] = formats.encode(value, fmt)
+        except ValueError:
+            target[place] = formats.encode(formats.round_to(value, fmt), fmt)
 
     apply_reading(make, kernel, case, options, consume, parameters)
     return result

@@ -86,6 +86,45 @@ def test_planted_controls_share_no_worker_with_implementations(
     assert not set(ran[f"green.leaks_{leak}"]) & set(ran["spoiled"])
 
 
+SECOND = """
+import os
+from pathlib import Path
+
+
+def noted(name: str) -> None:
+    @contract.green(name, profile="two_step", name="noted", sign="plus")
+    def control(x: Any, y: Any, scale: float) -> Any:
+        with Path(__file__).with_name("pids").open("a") as file:
+            file.write(f"{name} {os.getpid()}\\n")
+        return y + x.mul(scale) if torch.ones(1) * 3 == 3 else x
+
+
+noted("scaled")
+noted("scaled_too")
+"""
+
+
+@pytest.fixture
+def second(project: Path) -> None:
+    """A second contract beside `scaled`, and a control of each that says where it ran."""
+    text = (project / "contracts" / "scaled.py").read_text().replace('"scaled"', '"scaled_too"')
+    text = text.replace("import contract\n", "import torch\n\nimport contract\n", 1)
+    (project / "contracts" / "scaled_too.py").write_text(text + SECOND)
+
+
+def test_planted_controls_of_two_contracts_share_a_worker_that_none_has_changed(
+    project: Path, second: None, judged: Judged
+) -> None:
+    names = "scaled/two_step/green.noted", "scaled_too/two_step/green.noted"
+    assert {outcome for outcome, _ in judged(*names).values()} == {"green_as_planted"}
+    ran = pids(project)
+    assert len(ran["scaled"]) == 1
+    assert ran["scaled"] == ran["scaled_too"]
+    # one that was left changed serves no other contract either
+    found = judged("scaled/two_step/green.leaks_patch", names[1])
+    assert {outcome for outcome, _ in found.values()} == {"green_as_planted"}
+
+
 def test_a_worker_is_kept_until_a_gate_is_red(project: Path, judged: Judged) -> None:
     kept = [gate("spoiled"), gate("spoiled", "exact"), "scaled,sign=minus/two_step/spoiled/shapes"]
     assert [outcome for outcome, _ in judged(*kept).values()] == ["pass"] * 3

@@ -211,6 +211,21 @@ def test_rows_of_a_range_are_the_range_of_the_rows(kernel: Kernel) -> None:
     assert first.singles >= next(iter(rows_of(kernel, whole, slice(0, 2)).values())).singles
 
 
+def test_a_case_of_one_piece_is_decoded_once_for_all_its_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = kernel_of(softcap, "each_op")
+    case = typical_case(kernel, {"rows": 4, "n": 32}, 0)
+    case_range(kernel, case)
+    decoded: list[Any] = []
+    monkeypatch.setattr(formats, "decode", lambda *a: decoded.append(a))
+    first = case_range(kernel, case)
+    assert not decoded
+    monkeypatch.undo()
+    again = case_range(kernel, typical_case(kernel, {"rows": 4, "n": 32}, 0))
+    same(first["out"], again["out"])
+
+
 def test_an_output_that_rows_share_stays_whole() -> None:
     kernel = kernel_of(quantize_int8, "divide")
     whole = case_range(kernel, typical_case(kernel, {"rows": 6, "d": 8}, 0))

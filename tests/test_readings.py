@@ -288,6 +288,16 @@ def test_constants_are_the_number_and_its_fp32_rounding(value: float) -> None:
     assert x.nan is None
 
 
+def test_a_constant_of_a_sample_keeps_the_sign_of_a_zero() -> None:
+    k = kernel(rotary)
+    reading = SampleReading(k.contract, k.profile)
+    signs = [bool(np.signbit(reading.const(value))) for value in (0.0, -0.0, 0.0, -0.0)]
+    assert signs == [False, True, False, True]
+    assert np.isnan(reading.const(np.nan))
+    assert reading.const(0.1) == np.float32(0.1)
+    assert reading.const(1e300) == np.inf
+
+
 def test_a_nan_constant_is_nan() -> None:
     assert range_reading().const(np.nan).nan == 2
 

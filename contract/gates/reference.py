@@ -42,7 +42,8 @@ AUDIT_ELEMENTS = {"quick": 1 << 12, "default": 1 << 13}
 AUDIT_SIDE = {"quick": 8, "default": 8}
 ROWS_OF_A_CASE = {"quick": 16, "default": 24}
 OUTPUTS_OF_A_CASE = 1 << 17
-OUTPUTS_OF_A_RUN = {"quick": 1 << 9}
+# Outputs of one execution, at least, where a case has them.
+OUTPUTS_OF_A_RUN = 1 << 10
 # Every stress shape once; nightly takes them all.
 POWER_BLOCKS = 8
 # An execution with one freedom driven hard finds what an average one does not.
@@ -90,8 +91,7 @@ def _cases(bench: Bench) -> list[tuple[str, Case, list[dict[str, OutputRange]]]]
             few = max(1, OUTPUTS_OF_A_CASE * rows // max(1, size_of(case.shape)))
             few = min(few, ROWS_OF_A_CASE.get(bench.effort, rows))
             # sums have few outputs, and a run costs the same for many
-            least = OUTPUTS_OF_A_RUN.get(bench.effort, 1 << 10)
-            few = min(rows, max(few, least * rows // max(1, _size(kernel, case))))
+            few = min(rows, max(few, OUTPUTS_OF_A_RUN * rows // max(1, _size(kernel, case))))
             ranges = [bench.range(name, index, option) for option in range(len(bench.options))]
             if few < rows and not kernel.shares:
                 case = take_rows(kernel, case, slice(0, few))

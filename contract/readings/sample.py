@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,12 @@ RANDOM = Choice(
 )
 
 
+@lru_cache(1 << 10)
+def _narrow(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
 class SampleReading(Reading):
     """One execution in fp32, with the freedoms of `choice` drawn from `rng` and the faults of `change`."""
 
@@ -96,8 +103,8 @@ class SampleReading(Reading):
     def const(self, value: float) -> Array:
         if self.choice.wide and (self.choice.wide >= 1 or self.rng.random() < self.choice.wide):
             return np.asarray(value)
-        with np.errstate(over="ignore"):
-            return np.asarray(float(np.float32(value)))
+        # zeros of both signs are one key
+        return np.asarray(_narrow(value) if value else value)
 
     def add(self, a: Array, b: Array) -> Array:
         a, b = self._flush(a), self._flush(b)

@@ -221,10 +221,10 @@ class Structured(ABC):
                 f"observed({name!r}, along={along}); count axes from the end: -1, -2, ..."
             )
         pieces = self.stage_pieces.setdefault(name, (along, []))[1]
-        first = sum(self.wrap(piece).shape[along] for piece in pieces)
         pieces.append(value.v)
         if name not in self.observed_values:
             return value
+        first = sum(self.wrap(piece).shape[along] for piece in pieces[:-1])
         here = slice(first, first + value.shape[along])
         at = (..., here, *(slice(None),) * (-along - 1))
         return self.wrap(self.view(self.observed_values[name], lambda a: a[at]))
