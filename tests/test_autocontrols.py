@@ -270,7 +270,7 @@ def test_a_control_whose_fault_is_taken_out_is_missed_and_ends_1(
     path.write_text(path.read_text().replace(fault, "return x * scale + y"))
     code, out, _ = contract_run("scaled/two_step/red.rounds_once")
     assert code == 1
-    assert "1 controls: 0 red as planted, 0 green as planted, 1 missed" in out
+    assert "1 control: 0 red as planted, 0 green as planted, 1 missed" in out
 
 
 def test_every_automatic_control_runs_by_its_name(project: Path) -> None:
