@@ -200,11 +200,12 @@ def softmax_av_range(
         o_steps, lse_steps = by_steps(s, v, live, w, none, spec, free)
         rows = inside.all(axis=-1, keepdims=True)
         o, lse = _choose(inside, o, o_steps), _choose(np.asarray(rows), lse, lse_steps)
-    return _poisoned(o, v, live), lse
+    return _poisoned(o, v, live & w.live), lse
 
 
 def _poisoned(o: Interval, v: Interval, live: Array) -> Interval:
-    """A masked key's weight is 0, and 0 times a v that is not finite may be computed: NaN may."""
+    """The weight of a key that is masked, or of score -inf, is 0, and 0 times a v that is not finite may be computed: NaN
+    may."""
     bad = ~np.isfinite(v.lo) | ~np.isfinite(v.hi)
     if v.nan is not None:
         bad = bad | (v.nan > 0)

@@ -51,6 +51,25 @@ def test_an_empty_cache_gives_zeros_and_minus_infinity() -> None:
     assert refused(kernel, inputs, 0.0, name="lse") == 1
 
 
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("profile", ["running", "float32"])
+def test_a_score_of_minus_infinity_has_weight_zero_times_its_value(
+    profile: str, value: float
+) -> None:
+    inputs = {
+        "q": np.full((1, 1, 1), -1.0),
+        "k": np.array([0.0, INF, 0.0]).reshape(1, 3, 1, 1),
+        "v": np.array([2.0, value, 2.0]).reshape(1, 3, 1, 1),
+        "length": np.array([3]),
+    }
+    kernel = find("decode_attention", profile)
+    # a kernel may multiply, or leave out a key of weight 0
+    for right in (2.0, NAN):
+        assert refused(kernel, inputs, right) == 0
+    for wrong in (1.0, 4.0, INF):
+        assert refused(kernel, inputs, wrong) == 1
+
+
 def test_the_declared_vacuous_rounding_is_none() -> None:
     """The log-sum-exp's own width is more than an ulp."""
     kernel = find("decode_attention")
