@@ -84,6 +84,7 @@ class KVCache:
         self._shape = (layers, sequences, capacity, kv_heads, d)
         self._parts = self._allocated(capacity)
         self._lengths = [[0] * sequences for _ in range(layers)]
+        self._zeros = torch.zeros(0, dtype=torch.int32)
 
     @property
     def capacity(self) -> int:
@@ -134,11 +135,17 @@ class KVCache:
         start = self._lengths[layer][sequence]
         self._make_room(start + rows)
         for at, slot, count in self._runs(start, rows):
-            zeros = torch.zeros(count, dtype=torch.int32)
+            zeros = self._first_slots(count)
             for part, form, new in zip(self._parts, self.forms, (keys, values), strict=True):
                 slots = part[layer, sequence, slot : slot + count].unsqueeze(1)
                 form.append(cache=slots, new=new[at : at + count], slot=zeros)
         self._lengths[layer][sequence] = start + rows
+
+    def _first_slots(self, count: int) -> torch.Tensor:
+        """(count,) zeros, one tensor for all layers of a step: what a kernel has looked at it need not look at again."""
+        if len(self._zeros) != count:
+            self._zeros = torch.zeros(count, dtype=torch.int32)
+        return self._zeros
 
     def used(self, layer: int, sequence: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of a sequence's filled slots of a layer: keys and values (slots, kv, d), in the order of the slots."""

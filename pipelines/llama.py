@@ -166,6 +166,7 @@ class Llama:
             )
         self.config, self.weights, self.kernels, self.watch = config, weights, kernels, watch
         self.frequencies, self.scale = config.frequencies(), config.d**-0.5
+        self._length = torch.zeros(1, dtype=torch.int32)
         self.cache = KVCache(
             config.layers, min(capacity, config.context), config.kv_heads, config.d,
             Form(kernels.dtype, kernels.append), limit=config.context,
@@ -244,7 +245,10 @@ class Llama:
         """(rows, heads, d): one row by the decoding kernel, a prompt by the other."""
         keys, values = self.cache.used(index)
         if len(q) == 1:
-            length = torch.full((1,), len(keys), dtype=torch.int32)
+            # one tensor for all layers of a step, whose value is looked at once
+            if int(self._length[0]) != len(keys):
+                self._length = torch.full((1,), len(keys), dtype=torch.int32)
+            length = self._length
             return _first(
                 self.kernels.decode(
                     q=q, k=keys[None], v=values[None], length=length, scale=self.scale
