@@ -7,6 +7,7 @@ and each time it was written to.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Mapping
@@ -117,20 +118,19 @@ class Call:
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Refuse operands that the contract does not allow; `Form`s stand for those whose values were looked at."""
-        try:
-            forms = tuple([(x.dtype, x.shape, x.device) for x in given.values()])
-        except AttributeError:
-            # no tensor: the long way says so
-            forms = ()
-        known = self._fitting.get((*given, *forms))
+        key: tuple[Any, ...] | None = None
+        # what is no tensor, the long way says
+        with contextlib.suppress(AttributeError):
+            key = (*given, *[(x.dtype, x.shape, x.device) for x in given.values()])
+        known = None if key is None else self._fitting.get(key)
         if known is None:
-            known = (
-                self._fit(given),
-                shape_from(self.kernel, {name: tuple(x.shape) for name, x in given.items()}),
-            )
+            looked = self._fit(given)
+            shapes = {name: tuple(x.shape) for name, x in given.items()}
+            known = looked, shape_from(self.kernel, shapes)
             if len(self._fitting) >= _MOST_FORMS:
                 self._fitting.clear()
-            self._fitting[(*given, *forms)] = known
+            if key is not None:
+                self._fitting[key] = known
         looked, shape = known
         for operand in looked:
             value = given[operand.name]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from contract.config import Config, RunOptions, read_config
 from contract.errors import ContractError, UsageError
+from contract.exits import exit_refused
 from contract.options import parse
 
 if TYPE_CHECKING:
@@ -59,30 +60,21 @@ def script() -> NoReturn:
     A handler that an imported file leaves to `atexit`, or a thread of it, could end the process with 0, which would read
     as green.
     """
-    leave, owner = os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        # a fork ends as it means to
-        if os.getpid() != owner:
-            leave(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = refuse
-    try:
-        code = main()
-    except SystemExit as error:
-        # argparse ends so
-        code = error.code if isinstance(error.code, int) else INTERNAL
-        if code == INTERNAL:
-            print(f"contract: something called exit: {error.code}", file=sys.stderr)
-    if code == OK:
-        os._exit = leave
-        sys.exit(OK)
-    # servers and workers end with the sockets of this process
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    leave(code)
+    with exit_refused() as leave:
+        try:
+            code = main()
+        except SystemExit as error:
+            # argparse ends so
+            code = error.code if isinstance(error.code, int) else INTERNAL
+            if code == INTERNAL:
+                print(f"contract: something called exit: {error.code}", file=sys.stderr)
+        if code != OK:
+            # servers and workers end with the sockets of this process
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            leave(code)
+    sys.exit(OK)
 
 
 def _complain(error: ContractError) -> int:

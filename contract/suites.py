@@ -9,7 +9,6 @@ the parent registered.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -26,12 +25,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from contract import registry
 from contract.config import Config
 from contract.declare import Contract, Control, Implementation
 from contract.errors import SuiteError, UsageError
+from contract.exits import exit_refused
 
 GROUP = "contract.suites"
 _FRAMEWORK = str(Path(__file__).parent)
@@ -378,7 +378,7 @@ def _import(
     """Import one suite and note what it registered; None for a client whose package is missing."""
     before = registry.mark()
     try:
-        with _exit_refused():
+        with exit_refused():
             module = run()
     except KeyboardInterrupt:
         raise
@@ -396,24 +396,6 @@ def _import(
     elif str(path) not in loaded.files:
         loaded.files.append(str(path))
     return module
-
-
-@contextlib.contextmanager
-def _exit_refused() -> Iterator[None]:
-    """While a suite is imported, `os._exit` is an exception: a run that it ended with 0 would read as green."""
-    leave, owner = os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        # a child that the suite forks ends as it means to
-        if os.getpid() != owner:
-            leave(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = refuse
-    try:
-        yield
-    finally:
-        os._exit = leave
 
 
 def _of_module(module: str) -> Registered:

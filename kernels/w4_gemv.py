@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -221,6 +221,21 @@ class Int4Weight:
         return out[:, : self.n]
 
 
+def packed_beside(
+    x: torch.Tensor,
+    packed: Callable[[torch.Tensor], torch.Tensor] | None,
+    rows: torch.Tensor,
+    chunks: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """torch's product, where there is one, with the rows that it does not take computed in chunks."""
+    if packed is None:
+        return chunks(x)
+    out = packed(x)
+    if len(rows):
+        out[:, rows] = chunks(x)
+    return out
+
+
 @implementation("w4_gemv", name="torch", profile=("kept", "dequantised", "offset"))
 class W4Gemv:
     """torch's product of packed codes where it rounds as the profile says, else rows unpacked in small chunks."""
@@ -240,24 +255,19 @@ class W4Gemv:
         if offset is not None:
             checked_scales(offset, k, int(block), "offset")
         self.packed = None
-        kept = torch.ones(len(words), dtype=torch.bool)
+        left = torch.ones(len(words), dtype=torch.bool)
         if multiplies_packed(profile, block):
             self.packed = Int4Weight.prepare(words, scales, zeros, offset)
-            kept = scales.abs().amax(1) > LARGEST_SCALE
+            left = scales.abs().amax(1) > LARGEST_SCALE
             if offset is not None:
-                kept |= offset.abs().amax(1) > LARGEST_SCALE
+                left |= offset.abs().amax(1) > LARGEST_SCALE
         #: Rows that torch's product does not take.
-        self.rows = kept.nonzero()[:, 0]
+        self.rows = left.nonzero()[:, 0]
         rest = (None if x is None else x[self.rows] for x in (words, scales, zeros, offset))
         self.rest, self.profile = tuple(rest), profile
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.packed is None:
-            return self._in_chunks(x)
-        out = self.packed(x)
-        if len(self.rows):
-            out[:, self.rows] = self._in_chunks(x)
-        return out
+        return packed_beside(x, self.packed, self.rows, self._in_chunks)
 
     def _in_chunks(self, x: torch.Tensor) -> torch.Tensor:
         words, scales, zeros, offset = self.rest

@@ -11,7 +11,14 @@ import numpy as np
 from contract import Contract, Profile, implementation, output, register, tensor
 from contract.kernels.data import full_significands
 from contract.kernels.packing import checked_scales
-from contract.kernels.w4_gemv import CHUNK, DOT, LARGEST_SCALE, VECTORISED, Int4Weight
+from contract.kernels.w4_gemv import (
+    CHUNK,
+    DOT,
+    LARGEST_SCALE,
+    VECTORISED,
+    Int4Weight,
+    packed_beside,
+)
 from contract.lazy import lazy
 from contract.references.w8_gemv import BLOCK
 from contract.references.w8_gemv import w8_gemv as reference
@@ -175,12 +182,7 @@ class W8GemvPlanes:
         self.codes, self.scales = codes[self.rows], scales[self.rows]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.packed is None:
-            return self._in_chunks(x)
-        out = self.packed(x)
-        if len(self.rows):
-            out[:, self.rows] = self._in_chunks(x)
-        return out
+        return packed_beside(x, self.packed, self.rows, self._in_chunks)
 
     def _in_chunks(self, x: torch.Tensor) -> torch.Tensor:
         return in_chunks(torch.cat((x, x), 1), self.codes, self.scales, planes=True)

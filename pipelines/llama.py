@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from contract import verified
+from contract.calls import Call
 from contract.errors import CaseError
 from contract.pipelines.cache import Form, KVCache
 
@@ -137,7 +138,7 @@ class Kernels:
 
     def all(self) -> Mapping[str, Callable[..., Any]]:
         """Every kernel by the name it has here."""
-        return {n: k for n, k in vars(self).items() if callable(k) and k != self._add_and_norm and n != "dtype"}  # fmt: skip
+        return {name: kernel for name, kernel in vars(self).items() if isinstance(kernel, Call)}
 
 
 class Llama:

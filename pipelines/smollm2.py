@@ -12,9 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract.errors import UsageError
+
+if TYPE_CHECKING:
+    from contract.pipelines.checkpoints import Checkpoint
+    from contract.pipelines.llama import LlamaConfig
+    from contract.pipelines.tokens import Tokenizer
 
 PRECISIONS = ("bf16", "fp32")
 
@@ -47,17 +52,13 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ContractError: bad options, weights that are not there, kernels that are not verified.
     """
-    from contract.config import read_config
     from contract.pipelines import llama_check
     from contract.pipelines.checkpoints import open_checkpoint
-    from contract.pipelines.decoding import generate, greedy, seeded
-    from contract.pipelines.llama import Kernels, Llama
-    from contract.pipelines.llama_weights import config_of, dequantised, load
+    from contract.pipelines.llama_weights import config_of
     from contract.pipelines.packages import SMOLLM2, package_file
-    from contract.pipelines.run_record import Header, RunRecord, Step
     from contract.pipelines.tokens import Tokenizer
-    from contract.verify import verified
 
+    start = time.perf_counter()
     given = parser().parse_args(argv)
     control = given.negative_control
     if control is not None and control not in llama_check.CONTROLS:
@@ -66,7 +67,6 @@ def main(argv: Sequence[str]) -> int:
         )
     if given.tokens < 1:
         raise UsageError(f"--tokens {given.tokens}; ask for 1 or more")
-    start = time.perf_counter()
     checkpoint = open_checkpoint(package_file(SMOLLM2, given.weights))
     tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
     config = config_of(checkpoint.metadata)
@@ -76,22 +76,56 @@ def main(argv: Sequence[str]) -> int:
             f"{len(prompt)} tokens of prompt and --tokens {given.tokens} are more than the model's {config.context}; ask"
             " for fewer"
         )
-    kernels = Kernels(given.precision)
     if given.check or control is not None:
-        expected = llama_check.expected_of(
-            config, dequantised(checkpoint, config), prompt, given.tokens, tokenizer.eos_ids
-        )
-        names = [control] if control is not None else list(llama_check.CONTROLS)
-        report = llama_check.check(
-            config, lambda changed: load(checkpoint, given.precision, changed=changed)[1],
-            given.precision, prompt, expected, names, f"smollm2 {given.precision}",
-        )  # fmt: skip
-        print("\n".join(report.lines()))
-        _write(given.json, report.to_json())
-        # a control that is asked for is the run itself: red is 1
-        if control is not None and report.controls[0].outcome == "red":
-            return 1
-        return report.exit_code
+        return _check(given, checkpoint, config, tokenizer, prompt)
+    return _answer(given, checkpoint, tokenizer, prompt, start)
+
+
+def _check(
+    given: argparse.Namespace,
+    checkpoint: Checkpoint,
+    config: LlamaConfig,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+) -> int:
+    """Compare with transformers, and with broken models."""
+    from contract.pipelines import llama_check
+    from contract.pipelines.llama_weights import dequantised, load
+
+    control = given.negative_control
+    expected = llama_check.expected_of(
+        config, dequantised(checkpoint, config), prompt, given.tokens, tokenizer.eos_ids
+    )
+    names = [control] if control is not None else list(llama_check.CONTROLS)
+    report = llama_check.check(
+        config, lambda changed: load(checkpoint, given.precision, changed=changed)[1],
+        given.precision, prompt, expected, names, f"smollm2 {given.precision}",
+    )  # fmt: skip
+    print("\n".join(report.lines()))
+    _write(given.json, report.to_json())
+    # a control that is asked for is the run itself: red is 1
+    if control is not None and report.controls[0].outcome == "red":
+        return 1
+    return report.exit_code
+
+
+def _answer(
+    given: argparse.Namespace,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    start: float,
+) -> int:
+    """Print token after token, and keep the record of it; `start` is when the loading began."""
+    from contract.config import read_config
+    from contract.pipelines.decoding import generate, greedy, seeded
+    from contract.pipelines.llama import Kernels, Llama
+    from contract.pipelines.llama_weights import load
+    from contract.pipelines.packages import SMOLLM2
+    from contract.pipelines.run_record import Header, RunRecord, Step
+    from contract.verify import verified
+
+    kernels = Kernels(given.precision)
     logits = "bf16_logits" if given.precision == "bf16" else "float32_logits"
     if given.seed is None:
         choosing: Any = verified("argmax_rows", profile=logits)
@@ -99,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         choosing = verified("keyed_draw", profile=logits)
         pick = seeded(choosing, given.temperature, given.seed)
-    _, weights = load(checkpoint, given.precision, progress=_progress("loading layer"))
+    config, weights = load(checkpoint, given.precision, progress=_progress("loading layer"))
     model = Llama(config, weights, kernels)
     loaded = time.perf_counter() - start
     stream = tokenizer.stream(skip_special=True)
