@@ -12,7 +12,7 @@ import numpy as np
 from contract import formats, registry
 from contract.declare import Contract, Operand, Profile, cases_of, exists, scope, served
 from contract.errors import CaseError, DeclarationError
-from contract.interval import Array
+from contract.interval import Array, Interval
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ class Case:
         operands: input name -> storage bits.
         scalars: scalar name -> value.
         label: where it came from, for messages.
+        values: input name -> its float64 values, and ranges: what the range reading made of them; each once.
     """
 
     shape: Mapping[str, int]
@@ -148,6 +149,7 @@ class Case:
     scalars: Mapping[str, float]
     label: str = ""
     values: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
+    ranges: dict[str, Interval] = field(default_factory=dict, repr=False, compare=False)
 
     def value(self, kernel: Kernel, operand: Operand) -> Array:
         """The operand as float64 (computed once)."""

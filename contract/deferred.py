@@ -170,7 +170,8 @@ def rounded_near(
     span = calm_span((span[0] * (1 - 2 * f.u), span[1] * (1 + 2 * f.u)))
     if span is None:
         return None
-    lo = round_normal(center, f)
+    # nothing else holds the center
+    lo = round_normal(center, f, out=center)
     if not index.size:
         return tamed(Interval(lo, lo, narrow=True), span, f.precision)
     ends = round_ends(x.step(*(_taken(y, index, center.shape) for y in x.operands)))
@@ -250,17 +251,31 @@ def _near_ties(center: Array, tie: int, margin: int, exact: Callable[[], Array] 
     return np.flatnonzero(near)
 
 
+def _place(own: tuple[int, ...], index: Array, shape: tuple[int, ...]) -> Array:
+    """Flat indices into an array of shape `own` of the elements at flat indices of the shape it is broadcast to."""
+    own = (1,) * (len(shape) - len(own)) + own
+    # neighbouring dims that are both spread over or both there are one
+    place, step, stride = np.zeros_like(index), 1, 1
+    dims = [(n, m) for n, m in zip(own, shape, strict=True) if m > 1]
+    while dims:
+        there = dims[-1][0] > 1
+        size = 1
+        while dims and (dims[-1][0] > 1) is there:
+            size *= dims.pop()[1]
+        if there:
+            part = index // step if step > 1 else index
+            place += stride * (part % size if dims else part)
+            stride *= size
+        step *= size
+    return place
+
+
 def _taken(x: Interval, index: Array, shape: tuple[int, ...]) -> Interval:
     """The interval's elements at flat indices of the shape that it is broadcast to."""
-    if x.shape == shape:
+    place = index if x.shape == shape else _place(x.shape, index, shape)
 
-        def take(ends: Array) -> Array:
-            return np.asarray(ends.reshape(-1)[index])
-    else:
-        place = np.unravel_index(index, shape)
-
-        def take(ends: Array) -> Array:
-            return np.asarray(np.broadcast_to(ends, shape)[place])
+    def take(ends: Array) -> Array:
+        return np.asarray(ends.reshape(-1).take(place))
 
     lo = take(x.lo)
     hi = lo if x.same else x.tops_at(index) if isinstance(x, Sparse) else take(x.hi)

@@ -50,6 +50,11 @@ class Format:
         return self.precision - 1
 
     @property
+    def within_fp32(self) -> bool:
+        """Whether fp32 holds every value (of the codes of integers, those that a reference computes with)."""
+        return self.kind != "float" or (self.precision <= 24 and self.emin >= -126)
+
+    @property
     def bias(self) -> int:
         """Exponent bias of the code."""
         return -self.emin if self.kind == "scale" else 1 - self.emin

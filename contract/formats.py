@@ -127,14 +127,15 @@ def round_to(
 _SIGN_AND_EXPONENT = np.int64(-(1 << 63)) | _EXPONENT
 
 
-def round_normal(x: Floats, f: Format) -> Floats:
+def round_normal(x: Floats, f: Format, out: Floats | None = None) -> Floats:
     """round_to, to nearest even, of values of which all are normal in the format and below half its largest.
 
     Adding and subtracting 2**(exponent + 52 - mantissa_bits), of the value's sign, leaves the multiple of the spacing:
     the sum lies in the binade whose float64 spacing is the format's. Half the passes of round_to.
+    `out`, a C-ordered array that may be x itself, takes the result.
     """
     x = np.asarray(x, order="C")
-    result = np.empty(x.shape)
+    result = np.empty(x.shape) if out is None else out
     source, target = x.reshape(-1), result.reshape(-1)
     shift = np.int64((52 - f.mantissa_bits) << 52)
     for start in range(0, source.size, _CHUNK):

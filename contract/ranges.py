@@ -186,9 +186,7 @@ def apply_reading(
             prepare(reading, where)
         inputs = {}
         for operand in kernel.inputs():
-            fmt = kernel.format(operand)
-            narrow = fmt.kind != "float" or (fmt.precision <= 24 and fmt.emin >= -126)
-            inputs[operand.name] = reading.load(piece.value(kernel, operand), narrow=narrow)
+            inputs[operand.name] = reading.operand(kernel, piece, operand)
         outputs = evaluate(reading, kernel, inputs, case.scalars, options, parameters)
         for operand in kernel.outputs():
             consume(

@@ -41,9 +41,8 @@ def observing(kernel: Kernel, outputs: Mapping[str, Array]) -> Prepare | None:
         for operand in shown:
             fmt = kernel.format(operand)
             place = tuple(where.get(dim, slice(None)) for dim in operand.dims)
-            narrow = fmt.kind != "float" or (fmt.precision <= 24 and fmt.emin >= -126)
             values = formats.decode(outputs[operand.name][place], fmt)
-            reading.observed_values[operand.name] = reading.load(values, narrow=narrow)
+            reading.observed_values[operand.name] = reading.load(values, narrow=fmt.within_fp32)
 
     return prepare
 

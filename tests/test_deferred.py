@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contract import assert_allowed, deferred, endpoints, interval
+from contract import assert_allowed, case, deferred, endpoints, inputs, interval
 from contract.endpoints import ONLY, Freedom
 from contract.formats import decode
 from contract.interval import Array, Interval
@@ -264,3 +264,34 @@ def test_a_deferred_interval_is_read_as_any_other() -> None:
     _equal(late.map(np.transpose), now.map(np.transpose))
     with pytest.raises(AttributeError):
         late.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        (3, 4, 5, 6),
+        (4, 1, 6),
+        (3, 1, 5, 1),
+        (1, 4, 5, 1),
+        (6,),
+        (1,),
+        (3, 4, 1, 1),
+        (5, 6),
+        (3, 1, 1, 6),
+    ],
+)
+def test_places_of_broadcast_elements(own: tuple[int, ...]) -> None:
+    shape = (3, 4, 5, 6)
+    values = np.arange(np.prod(own)).reshape(own)
+    index = np.flatnonzero(np.random.default_rng(0).random(shape) < 0.5)
+    found = values.reshape(-1)[deferred._place(own, index, shape)]
+    assert np.array_equal(found, np.broadcast_to(values, shape).reshape(-1)[index])
+
+
+def test_a_case_keeps_the_ranges_of_its_operands() -> None:
+    kernel = case.find("softcap")
+    own = inputs.typical_case(kernel, {"rows": 4, "n": 8}, 0)
+    (x,) = kernel.inputs()
+    first = RangeReading(kernel.contract, kernel.profile).operand(kernel, own, x)
+    assert RangeReading(kernel.contract, kernel.profile).operand(kernel, own, x) is first
+    assert case.take_rows(kernel, own, slice(0, 1)).ranges == {}

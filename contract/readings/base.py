@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.declare import Contract, Profile
+from contract.case import Case, Kernel
+from contract.declare import Contract, Operand, Profile
 from contract.errors import DeclarationError
 from contract.readings.structured import Structured
 
@@ -96,6 +97,10 @@ class Reading(Structured):
         self.observed_values: dict[str, Any] = {}
         self.shared_values: dict[str, tuple[Any, int]] = {}
         self.pins: dict[str, Any] = {}
+
+    def operand(self, kernel: Kernel, case: Case, operand: Operand) -> Any:
+        """An input operand of a case."""
+        return self.load(case.value(kernel, operand), narrow=kernel.format(operand).within_fp32)
 
     # -- what each reading gives meaning to (payloads, not Quantities)
     @abstractmethod

@@ -10,7 +10,8 @@ import numpy as np
 
 from contract import functions, interval, moments, products, sets, sums
 from contract.attention import Softmax, softmax_av_range
-from contract.declare import Contract, Profile
+from contract.case import Case, Kernel
+from contract.declare import Contract, Operand, Profile
 from contract.deferred import deferred, rounded_near
 from contract.endpoints import (
     MAY,
@@ -68,6 +69,11 @@ class RangeReading(Reading):
         # whether a subnormal is there is asked once, not at every step that reads the operand
         x.raw = _has_subnormals(x.lo)
         return tamed(x, None, significant_bits(x.lo))
+
+    def operand(self, kernel: Kernel, case: Case, operand: Operand) -> Interval:
+        if operand.name not in case.ranges:
+            case.ranges[operand.name] = super().operand(kernel, case, operand)
+        return case.ranges[operand.name]
 
     def const(self, value: float) -> Interval:
         with np.errstate(over="ignore"):
