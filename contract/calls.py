@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,22 @@ class _Depth(threading.local):
 
 
 _depth = _Depth()
+#: Called with the kernel, operands and scalars by name before every call.
+Watcher = Callable[[Kernel, Mapping[str, Any]], None]
+_watchers: list[Watcher] = []
+
+
+@contextlib.contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Let the watcher look on at every call of a verified kernel, of any thread; it must not write to what it sees.
+
+    A kernel that holds operands shows them only where it took them in while somebody looked on.
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 def running() -> bool:
@@ -93,6 +109,8 @@ class Call:
         given = self._named(operands, named)
         self._refuse_absent(given)
         self.check({name: given.get(name) for name in self.inputs})
+        for watcher in _watchers:
+            watcher(self.kernel, given)
         return self.item.call(*operands, **named, **self.extra)
 
     def _refuse_absent(self, given: Mapping[str, Any]) -> None:
@@ -223,6 +241,10 @@ class HeldCall:
         self._held = {n: Form(x.dtype, x.shape, x.device) for n, x in held.items() if x is not None}
         self._extra = {n: v for n, v in call.extra.items() if n not in step.made}
         self._scalars = frozenset(named) - set(held)
+        # copies: what was taken in does not follow its tensor either
+        self._shown = (
+            {n: x.clone() if n in held else x for n, x in named.items()} if _watchers else None
+        )
 
     def __repr__(self) -> str:
         return f"<{self.call!r} that holds {', '.join(self._held)}>"
@@ -238,6 +260,12 @@ class HeldCall:
                     )
             call._refuse_absent(named)
             call.check({n: self._held[n] if n in self._held else named.get(n) for n in call.inputs})
+            for watcher in _watchers:
+                if self._shown is None:
+                    raise CaseError(
+                        f"{call.kernel.id}: it took in {', '.join(self._held)} before anybody looked on; hold() it again"
+                    )
+                watcher(call.kernel, {**self._shown, **named})
             return self._run(**named, **self._extra)
         finally:
             _depth.calls -= 1

@@ -159,6 +159,11 @@ class Case:
             )
         return self.values[operand.name]
 
+    def forget(self) -> None:
+        """Free what was computed of the operands."""
+        self.values.clear()
+        self.ranges.clear()
+
     def rows(self, kernel: Kernel) -> int:
         """How many indices the first row dim has."""
         return int(self.shape[kernel.contract.row_dims[0]]) if kernel.contract.row_dims else 1

@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -254,14 +254,32 @@ def _pipeline(arguments: argparse.Namespace) -> int:
 
     known = {one.name: one for one in entry_points(group="contract.pipelines")}
     name, *rest = arguments.rest or ["--help"]
+    capture = name == "--capture"
+    if capture:
+        name, *rest = rest or ["--help"]
     if name in ("-h", "--help"):
-        print("usage: contract pipeline NAME ...\n\nNames, each with a --help of its own:\n")
+        print("usage: contract pipeline [--capture] NAME ...\n")
+        print(
+            "--capture keeps rows that the model gives to its kernels; contract run judges them too.\n"
+        )
+        print("Names, each with a --help of its own:\n")
         print("\n".join(f"  {one}" for one in sorted(known)))
         return OK
     if name not in known:
         raise UsageError(
             f"no pipeline {name!r}; there are {', '.join(sorted(known)) or 'none: install the package anew'}"
         )
-    run = known[name].load()
-    code: int = run(rest)
-    return code
+    run: Callable[[list[str]], int] = known[name].load()
+    return _capturing(name, run, rest) if capture else run(rest)
+
+
+def _capturing(name: str, run: Callable[[list[str]], int], rest: list[str]) -> int:
+    """Run a pipeline, and write what it gave to its kernels, also where it was stopped."""
+    from contract.pipelines.capture import Capture
+
+    capture = Capture(name)
+    try:
+        with capture:
+            return run(rest)
+    finally:
+        print("\n".join(capture.write(read_config().store_root)), file=sys.stderr)

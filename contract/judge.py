@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contract import autocontrols, inputs
+from contract import autocontrols, captured, inputs
 from contract.case import Case, Kernel
 from contract.declare import Launch
 from contract.interval import Array
@@ -48,7 +49,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What a gate saw; `empty` where it failed because it had nothing to compare."""
+    """What a gate saw; `empty` where it failed because it had nothing to compare, `captured` rows among what it compared."""
 
     compared: int = 0
     refused: int = 0
@@ -61,6 +62,7 @@ class Tally:
     measured: dict[str, int] = field(default_factory=dict)
     power: dict[str, float] = field(default_factory=dict)
     empty: bool = False
+    captured: int = 0
 
     def stop(self, outcome: str, detail: str) -> Tally:
         self.outcome, self.detail = outcome, detail
@@ -70,9 +72,16 @@ class Tally:
 class Bench:
     """Input sets and ranges of one kernel at one effort and seed."""
 
-    def __init__(self, kernel: Kernel, effort: str, seed: int, stored: list[Case] | None = None):
+    def __init__(
+        self,
+        kernel: Kernel,
+        effort: str,
+        seed: int,
+        stored: list[Case] | None = None,
+        store_root: Path | None = None,
+    ):
         self.kernel, self.effort, self.seed = kernel, effort, seed
-        self.stored = stored or []
+        self.stored, self.store_root = stored or [], store_root
         self.options = option_sets(kernel)
         self._sets: dict[str, list[Case]] = {}
         self._ranges: dict[tuple[str, int, int, str], dict[str, OutputRange]] = {}
@@ -84,13 +93,16 @@ class Bench:
         return structure(self.kernel)
 
     def cases(self, name: str) -> list[Case]:
-        """The cases of 'shapes', 'stress' or 'exact'."""
+        """The cases of 'shapes', 'captured', 'stress' or 'exact'."""
         if name not in self._sets:
             if name == "shapes":
                 shapes = inputs.shape_list(self.kernel, self.effort)
                 self._sets[name] = [
                     inputs.typical_case(self.kernel, s, self.seed, i) for i, s in enumerate(shapes)
                 ]
+            elif name == "captured":
+                root = self.store_root
+                self._sets[name] = [] if root is None else captured.read(root, self.kernel)
             elif name == "limits":
                 self._sets[name] = [
                     inputs.typical_case(
@@ -184,6 +196,8 @@ class Subject:
     def chosen(self, bench: Bench, name: str) -> list[tuple[int, Case]]:
         """The cases of a gate with their places; controls see the smallest shapes and the first stress blocks, which
         come first in any case: what they must show does not need a real model's width."""
+        if name == "captured" and self.control:
+            return []
         cases = list(enumerate(bench.cases(name)))
         if not self.control:
             return cases

@@ -123,6 +123,7 @@ class Judge:
                 self.options["effort"],
                 self.options["seed"],
                 [case for case in stored if case is not None],
+                Path(self.options["store_root"]),
             )
             self.last = key, bench
         return bench
@@ -240,7 +241,9 @@ class Judge:
             finding = explain(bench, subject, tally.failure)
             if finding.detail:
                 result = replace(result, detail=f"{tally.detail}\n{finding.detail}")
-                row = row_of(base.id, finding.case, tally.detail)
+                # captured rows are in the store already, and nobody's to commit
+                if tally.failure.gate != "captured":
+                    row = row_of(base.id, finding.case, tally.detail)
         if not result.good:
             # what it did to torch or to this package must not meet the next target
             subject.close()
@@ -343,6 +346,7 @@ def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:
         power=dict(tally.power),
         measured=dict(tally.measured),
         notes=tuple(tally.notes),
+        captured=tally.captured,
     )
 
 

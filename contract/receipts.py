@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from contract import recordbook, registry, sources
+from contract import captured, recordbook, registry, sources
 from contract.checks import Check
 from contract.config import RunOptions
 from contract.environment import environment_key
@@ -84,6 +84,8 @@ def depends(check: Check, root: Path) -> dict[str, Any]:
         folder = recordbook.folder_of(check.module)
         path = folder / f"{check.spec['name']}.json" if folder else None
         found["record"] = path.read_bytes().hex() if path and path.is_file() else ""
+    if check.gate == "shapes":
+        found["captured"] = captured.fingerprint(root, f"{check.kernel}/{check.profile}")
     if check.gate == "stress":
         found["rows"] = RowBook(root).text(check.module, check.spec["name"])
     return found

@@ -67,7 +67,8 @@ def _order(item: tuple[str, int]) -> tuple[bool, str]:
 
 
 def _cell(check: CheckResult) -> str:
-    return words(check.outcome) if check.good else words(check.outcome).upper()
+    cell = words(check.outcome) if check.good else words(check.outcome).upper()
+    return f"{cell} ({check.captured} captured)" if check.captured else cell
 
 
 def table_lines(report: Report) -> list[Line]:

@@ -106,6 +106,8 @@ def outputs_line(report: Report) -> str:
         share = sum((c.one_value_share or 0.0) * c.outputs_compared for c in known) / weight
         line += f"; {100 * share:.2f} % of them have one allowed value"
     widest = max((c.widest_ulp or 0.0 for c in report.checks), default=0.0)
+    if rows := sum(check.captured for check in report.checks):
+        line += f"; {_counted(rows, 'row')} captured"
     if widest:
         line += f"; the widest range is {widest:,.3g} ulps of its row"
     return line
@@ -147,6 +149,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "outputs_compared": check.outputs_compared,
             "one_value_share": check.one_value_share,
             "widest_ulp": check.widest_ulp,
+            "captured": check.captured,
             "detail": check.detail,
             "reproduce": "" if check.good and not check.reproduce else reproduce(check),
             "from_receipt": check.from_receipt,

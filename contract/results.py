@@ -37,6 +37,7 @@ class CheckResult:
         one_value_share: share of compared outputs whose range is one value; None where nothing was compared.
         widest_ulp: widest range in ulps of max(|y|, rms of the row).
         detail: one or more lines; for a red: smallest row, element, bits, allowed bits, dropped point.
+        captured: rows among what was compared that a model gave to the kernel.
         power: rounding point or option -> share of outputs that leave their range (reference checks).
     """
 
@@ -60,6 +61,7 @@ class CheckResult:
     planted: str = ""
     measured: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    captured: int = 0
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -433,6 +433,7 @@ class _JudgeProcess:
             "device": self.options.device,
             "suites": dict(self.options.suites),
             "update_records": self.options.update_records,
+            "store_root": str(self.options.store_root),
             "parent": os.getpid(),
         }
         assert process.stdin is not None

@@ -77,6 +77,11 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str, *, durable: bool = True) -> None:
+    """`atomic_write_bytes` of the text in UTF-8."""
+    atomic_write_bytes(path, text.encode(), durable=durable)
+
+
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = True) -> None:
     """Write a file so that no reader, and no crash, ever meets half of it.
 
     `durable`: also no loss of power; without it (a hundred times faster) that may leave an empty file.
@@ -91,7 +96,7 @@ def atomic_write_text(path: str | os.PathLike[str], text: str, *, durable: bool 
     try:
         descriptor = _created(temporary, folder)
         with open(descriptor, "wb", buffering=0) as file:
-            rest = memoryview(text.encode())
+            rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
             if durable:
@@ -118,6 +123,12 @@ def _created(path: str, folder: str) -> int:
 
 # Two threads of one process may write the same file.
 _turn = itertools.count()
+
+
+def keep_out_of_git(root: Path) -> None:
+    """Let git ignore the whole folder, this file too: it is a cache, whoever owns the repository."""
+    if not (root / ".gitignore").exists():
+        atomic_write_text(root / ".gitignore", "*\n")
 
 
 class Store:
@@ -171,9 +182,8 @@ class Store:
         """
         path = self._path(key)
         text = json.dumps({"schema": SCHEMA, "key": key, "record": dict(record)}, sort_keys=True)
-        if not self._ignored and not (self.root / ".gitignore").exists():
-            # The whole folder, this file too: it is a cache, whoever owns the repository.
-            atomic_write_text(self.root / ".gitignore", "*\n")
+        if not self._ignored:
+            keep_out_of_git(self.root)
         self._ignored = True
         # an entry that cannot be read counts as absent: its check is judged again
         atomic_write_text(path, text + "\n", durable=False)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from contract import captured
+from contract.calls import Call
 from contract.config import Config
 from contract.errors import CaseError, CheckpointError, NotVerified
 from contract.pipelines import llama_check
+from contract.pipelines.capture import Capture
 from contract.pipelines.compare import compare_logits
 from contract.pipelines.decoding import generate, greedy
 from contract.pipelines.guard import KernelsOnly
@@ -203,3 +207,21 @@ def test_a_weight_of_another_kind_is_named(stored: Any) -> None:
     other.kind = lambda name: "Q6_K"  # type: ignore[method-assign]
     with pytest.raises(CheckpointError, match=r"blk.0.attn_norm.weight is stored as Q6_K"):
         load(other, "bf16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_it_gives_its_kernels_is_captured(stored: Any, precision: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="captured rows are files of safetensors: [models]")
+    with Capture("a small model") as capture:
+        run = model(stored, precision)
+        with KernelsOnly():
+            run.step(PROMPT, 0)
+            run.step([4], len(PROMPT))
+    capture.write(tmp_path)
+    for name, call in run.kernels.all().items():
+        assert isinstance(call, Call)
+        cases = captured.read(tmp_path, call.kernel)
+        # rms_norm comes first and last alone where the others are fused with a sum
+        assert len(cases) >= (2 if name in ("norm", "tables", "decode", "prefill") else 4), name
+    products = sorted(path.name for path in (tmp_path / "captured").iterdir())
+    assert any(name.startswith(("w4_gemv", "linear")) for name in products), products

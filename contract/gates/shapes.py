@@ -1,12 +1,13 @@
-"""Gate `shapes`: typical data at every declared shape."""
+"""Gate `shapes`: typical data at every declared shape, and rows that were captured from a model."""
 
 from __future__ import annotations
 
-from contract.judge import Bench, Subject, Tally, compare
+from contract.judge import PLAIN, Bench, Subject, Tally, compare
 
 
 def run(bench: Bench, subject: Subject) -> Tally:
-    """All outputs in range: every shape with the plain launch, the smallest ones with every launch."""
+    """All outputs in range: every shape with the plain launch, the smallest ones with every launch; captured rows with the
+    plain one."""
     tally = Tally()
     alive = set(range(len(bench.options)))
     for index, case in subject.chosen(bench, "shapes"):
@@ -16,4 +17,13 @@ def run(bench: Bench, subject: Subject) -> Tally:
                 return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
             if not compare(bench, subject, "shapes", index, launch, outputs, tally, alive):
                 return tally
+    for index, case in subject.chosen(bench, "captured"):
+        outcome, detail, _, outputs = subject.call(case)
+        if outcome:
+            return tally.stop(outcome, f"{detail} ({case.label})")
+        if not compare(bench, subject, "captured", index, PLAIN, outputs, tally, alive):
+            return tally
+        tally.captured += case.rows(bench.kernel)
+        # they hold a model's weights, each its own: decoded, all of them do not fit
+        case.forget()
     return tally
