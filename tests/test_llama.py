@@ -221,7 +221,9 @@ def test_what_it_gives_its_kernels_is_captured(stored: Any, precision: str, tmp_
     for name, call in run.kernels.all().items():
         assert isinstance(call, Call)
         cases = captured.read(tmp_path, call.kernel)
-        # rms_norm comes first and last alone where the others are fused with a sum
-        assert len(cases) >= (2 if name in ("norm", "tables", "decode", "prefill") else 4), name
+        # two layers, a prompt and a step; in bf16 sums are fused with the norm after them
+        once = name in ("tables", "norm", "decode", "prefill")
+        least = 0 if name == "add" and precision == "bf16" else 2 if once else 4
+        assert len(cases) >= least, name
     products = sorted(path.name for path in (tmp_path / "captured").iterdir())
     assert any(name.startswith(("w4_gemv", "linear")) for name in products), products
