@@ -19,12 +19,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from contract import verified
+from contract import captured, verified
+from contract.engines.placement import from_bits
 from contract.errors import CaseError
 from contract.pipelines.compare import compare_logits
 from contract.pipelines.guard import measuring
@@ -220,6 +222,41 @@ def relative_error(x: Any, weight: Any, variant: str) -> float:
             f"x of {rows.shape[1]} values a row, weight of {held.shape[1]}; give a weight of as many"
         )
     return measured(quantised(rows, held, variant), rows, held).error
+
+
+def captured_lines(config: LlamaConfig, root: Path) -> list[str]:
+    """The variants on captured rows of down projections that are packed in four bits; none where there are none.
+
+    Each captured call is a product of its own, with scales made for its rows alone.
+
+    Raises:
+        StoreError: a file of captured rows that cannot be used.
+        NotVerified: a kernel that is not.
+    """
+    call = verified("w4_gemv", profile="kept", block="32", offsets="yes")
+    kernel = call.kernel
+    found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    rows = 0
+    for case in captured.read(root, kernel):
+        if (case.shape["k"], case.shape["n"]) != (config.mlp, config.width):
+            continue
+        given = {
+            o.name: from_bits(case.operands[o.name].copy(), kernel.format(o))
+            for o in kernel.inputs()
+        }
+        x = given.pop("x")
+        # a product of one term each: the weight itself, in bf16
+        weight = call(x=torch.eye(config.mlp, dtype=x.dtype), **given).T
+        rows += len(x)
+        for variant, errors in found.items():
+            errors.append(relative_error(x, weight, variant))
+    if not rows:
+        return []
+    shown = ", ".join(f"{name} {np.mean(e):.3g} ({max(e):.3g})" for name, e in found.items())
+    calls = len(next(iter(found.values())))
+    return [
+        f"captured: {rows} rows of {calls} calls; product's relative error, mean (worst): {shown}"
+    ]
 
 
 def study(

@@ -120,9 +120,10 @@ def _quantised_down(
     given: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, prompt: list[int]
 ) -> int:
     """Compare the fp32 model with those whose down projections are quantised, along its own greedy text."""
+    from contract.config import read_config
     from contract.pipelines.decoding import generate, greedy
     from contract.pipelines.llama import Kernels, Llama
-    from contract.pipelines.llama_down import study
+    from contract.pipelines.llama_down import captured_lines, study
     from contract.pipelines.llama_weights import load
     from contract.verify import verified
 
@@ -135,9 +136,11 @@ def _quantised_down(
     text = tokenizer.decode(found.ids, skip_special=True)
     print(f"{len(prompt)} tokens of prompt and {len(found.ids)} of text: {text!r}")
     result = study(config, weights, prompt, found.ids)
-    print("\n".join(result.lines()))
+    on_captured = captured_lines(config, read_config().store_root)
+    print("\n".join((*result.lines(), *on_captured)))
     _write(given.json, {
         "text": text, "ids": found.ids, "prompt_ids": prompt, "precision": "fp32", **result.to_json(),
+        "captured": on_captured,
     })  # fmt: skip
     return result.exit_code
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from contract.config import Config
 from contract.errors import CaseError, NotVerified, UsageError
 from contract.pipelines import llama_down, smollm2
+from contract.pipelines.capture import Capture
 from contract.pipelines.decoding import generate, greedy
 from contract.pipelines.guard import KernelsOnly
 from contract.pipelines.llama import Kernels, Layer, Llama, LlamaConfig, Weights
@@ -25,6 +27,7 @@ from contract.pipelines.llama_down import (
     Measured,
     Row,
     Study,
+    captured_lines,
     least_exponent,
     quantised,
     relative_error,
@@ -312,3 +315,33 @@ def test_packed_weights_are_refused(weights: Weights) -> None:
 def test_the_study_is_a_run_of_its_own(more: list[str]) -> None:
     with pytest.raises(UsageError, match="--quantised-down is a run of its own"):
         smollm2.main(["Hello", "--quantised-down", *more])
+
+
+def test_captured_down_inputs_are_measured_with_their_own_weights(tmp_path: Path) -> None:
+    call = verified("w4_gemv", profile="kept", block="32", offsets="yes")
+    draw = torch.Generator().manual_seed(5)
+    assert captured_lines(SIZES, tmp_path) == []
+    with Capture("a small model") as capture:
+        # one of another size, which is no down projection
+        for n, k in ((SIZES.width, SIZES.mlp), (SIZES.width, SIZES.width)):
+            x = torch.randn(3, k, generator=draw).bfloat16()
+            scales, offset = (torch.rand(n, k // 32, generator=draw).bfloat16() for _ in range(2))
+            words = torch.randint(-(2**31), 2**31, (n, k // 8), generator=draw).int()
+            call(x=x, words=words, scales=scales, offset=offset)
+            if k == SIZES.mlp:
+                q = (words[:, :, None] >> torch.arange(0, 32, 4)) & 15
+                q = q.reshape(n, k // 32, 32).double()
+                weight = (
+                    (q - 8) * scales[..., None].double() + offset[..., None].double()
+                ).reshape(n, k)
+                right = {
+                    v: relative_error(x.double(), weight.bfloat16().double(), v) for v in VARIANTS
+                }
+    capture.write(tmp_path)
+    (line,) = captured_lines(SIZES, tmp_path)
+    assert line.startswith(
+        "captured: 3 rows of 1 calls; product's relative error, mean (worst): int8 "
+    )
+    found = [float(part.split()[1]) for part in line.split(": ")[2].split(", ")]
+    # weights are read off as products with one, in bf16
+    assert found == pytest.approx(list(right.values()), rel=0.01)

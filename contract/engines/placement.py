@@ -105,9 +105,14 @@ def place(name: str, bits: Array, fmt: formats.Format, layout: str, poison: str)
         strides.insert(0, strides[0] * extent + (gap * size if len(strides) == 1 else 0))
     body = np.ndarray(bits.shape, item, buffer, start * size, tuple(strides))
     body[...] = bits
-    tensor = torch.from_numpy(body.view(SIGNED[size])).view(torch_type(fmt))
+    tensor = from_bits(body, fmt)
     whole = buffer.view(np.uint8)
     return Placed(name, tensor, whole, whole.copy(), body, address)
+
+
+def from_bits(bits: Array, fmt: formats.Format) -> Any:
+    """The tensor whose memory these storage bits are."""
+    return torch.from_numpy(bits.view(SIGNED[bits.dtype.itemsize])).view(torch_type(fmt))
 
 
 def to_bits(tensor: Any, fmt: formats.Format) -> Array:
