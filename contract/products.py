@@ -19,6 +19,7 @@ g(h) = h u / (1 - h u), S = a @ b, A = |a| @ |b| with upper ends, n the terms of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from contract.endpoints import MAY, ONLY, Array, Freedom, Interval, collapse, fl
 from contract.interval import product_hull
 from contract.orders import Accumulator, AnyOrder, Chunks, Mma, Tree
 from contract.significands import PIECE, exact_sums, inexact_products
+
+# Terms that are looked at one by one, at a time.
+_TERMS = 1 << 17
 
 
 def dot_range(
@@ -245,13 +249,14 @@ def _overflow(
     sure_up = np.zeros(low.shape, bool)
     sure_down, wild = sure_up.copy(), sure_up.copy()
     state = np.zeros(low.shape, np.uint8)
-    for term, touched in _special_terms(a, b, start) if special else ():
-        nan = np.zeros(touched.shape, np.uint8) if term.nan is None else term.nan
+    for terms, touched in _special_terms(a, b, start) if special else ():
+        nan = np.zeros(touched.shape, np.uint8) if terms.nan is None else terms.nan
         real = touched & (nan != ONLY)
-        sure_up |= real & (term.lo == np.inf)
-        sure_down |= real & (term.hi == -np.inf)
-        wild |= real & (term.lo != term.hi) & ~(np.isfinite(term.lo) & np.isfinite(term.hi))
-        state = np.maximum(state, np.where(touched, nan, 0)).astype(np.uint8)
+        sure_up |= (real & (terms.lo == np.inf)).any(-2)
+        sure_down |= (real & (terms.hi == -np.inf)).any(-2)
+        finite = np.isfinite(terms.lo) & np.isfinite(terms.hi)
+        wild |= (real & (terms.lo != terms.hi) & ~finite).any(-2)
+        state = np.maximum(state, np.where(touched, nan, 0).max(-2)).astype(np.uint8)
     up, down = up | wild | sure_up, down | wild | sure_down
     low, high = np.where(down, -np.inf, low), np.where(up, np.inf, high)
     low = np.where(sure_up & ~sure_down, np.inf, low)
@@ -266,17 +271,21 @@ def _overflow(
 def _special_terms(
     a: Interval, b: Interval, start: Interval | None
 ) -> Iterator[tuple[Interval, Array]]:
-    """Every term with a NaN or infinite factor, as (..., M, N), and where it is one."""
+    """The terms with a NaN or infinite factor, as many at a time as fit, (..., M, terms, N), and where they are such."""
     bad_a, bad_b = _special(a), _special(b)
     axes_a = tuple(range(bad_a.ndim - 1))
     axes_b = (*range(bad_b.ndim - 2), bad_b.ndim - 1)
-    for k in np.flatnonzero(bad_a.any(axis=axes_a) | bad_b.any(axis=axes_b)):
-        at = slice(int(k), int(k) + 1)
-        left, right = _cut(a, (..., at)), _cut(b, (..., at, slice(None)))
+    found = np.flatnonzero(bad_a.any(axis=axes_a) | bad_b.any(axis=axes_b))
+    sums = math.prod(np.broadcast_shapes(bad_a.shape[:-2], bad_b.shape[:-2]))
+    step = max(1, _TERMS // max(1, sums * bad_a.shape[-2] * bad_b.shape[-1]))
+    for first in range(0, len(found), step):
+        at = found[first : first + step]
+        left, right = _cut(a, (..., at, None)), _cut(b, (..., None, at, slice(None)))
         lo, hi, nan, _ = product_hull(left, right)
-        yield Interval(lo, hi, nan), np.asarray(bad_a[..., at] | bad_b[..., at, :])
+        touched = bad_a[..., at, None] | bad_b[..., None, at, :]
+        yield Interval(lo, hi, nan), np.asarray(touched)
     if start is not None:
-        yield start, _special(start)
+        yield _cut(start, (..., None, slice(None))), _special(start)[..., None, :]
 
 
 def tree_dot(r: Any, a: Any, b: Any, order: Tree, start: Any = None) -> Any:

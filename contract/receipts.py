@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract import captured, recordbook, registry, sources
 from contract.checks import Check
@@ -59,27 +59,38 @@ class Keys:
 
 def files_of(check: Check) -> tuple[Path, ...]:
     """Every file whose source the result of a check depends on."""
-    reached, _ = _reached(check)
-    return _files(tuple(reached))
+    return _reached(check.spec["name"], check.module).files
 
 
-def _reached(check: Check) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """`closure_of` the modules of reference, target and declaration."""
-    home = registry.get(check.spec["name"]).reference.__module__
-    modules = {home, check.module, *_declared_in(check.spec["name"])}
-    return closure_of(tuple(sorted(m for m in modules if m)))
+class _Reached(NamedTuple):
+    """What a check rests on: the hash of all sources, their files, and the installed modules that they import."""
+
+    digest: str
+    files: tuple[Path, ...]
+    installed: tuple[str, ...]
 
 
 @cache
-def _files(names: tuple[str, ...]) -> tuple[Path, ...]:
-    return tuple(sorted(sources.module_files(names).values()))
+def _reached(name: str, module: str) -> _Reached:
+    """`closure_of` the modules of a contract's reference and declaration, and of a target."""
+    home = registry.get(name).reference.__module__
+    modules = {home, module, *_declared_in(name)}
+    reached, installed = closure_of(tuple(sorted(m for m in modules if m)))
+    files = tuple(sorted(sources.module_files(reached).values()))
+    return _Reached(digest(dict(reached)), files, installed)
+
+
+def forget() -> None:
+    """Look at all sources anew."""
+    for function in (closure_of, _reached, _finder):
+        function.cache_clear()
 
 
 def depends(check: Check, root: Path) -> dict[str, Any]:
     """Hashes of every source that the result of a check depends on."""
-    reached, installed = _reached(check)
-    found: dict[str, Any] = {"sources": dict(reached)}
-    found["distributions"] = distributions((*check.requires, *installed))
+    reached = _reached(check.spec["name"], check.module)
+    found: dict[str, Any] = {"sources": reached.digest}
+    found["distributions"] = distributions((*check.requires, *reached.installed))
     if check.gate == "limits":
         folder = recordbook.folder_of(check.module)
         path = folder / f"{check.spec['name']}.json" if folder else None
@@ -120,11 +131,17 @@ _KNOWN = frozenset(
 )
 
 
+# Once per process, as the closures below.
+_finder = cache(sources.Finder)
+
+
 @cache
 def closure_of(modules: tuple[str, ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Hashes of the sources that these modules reach, and the installed modules that they import."""
     outside: set[str] = set()
-    reached = sources.closure(modules, packages_of(modules), own=True, outside=outside)
+    reached = sources.closure(
+        modules, packages_of(modules), own=True, outside=outside, finder=_finder()
+    )
     return reached, tuple(sorted(outside - _KNOWN))
 
 

@@ -139,7 +139,7 @@ class _Run:
         self.by_id = {check.id: check for check in checks}
         files = {path for check in checks for path in receipts.files_of(check)}
         self.stamps = {path: _stamp(path) for path in files}
-        self.looked: dict[Path, tuple[float, bool]] = {}
+        self.looked: dict[tuple[Path, ...], tuple[float, set[Path]]] = {}
         self.edited: set[Path] = set()
         self.results: dict[str, CheckResult] = {}
         self.notes: list[str] = []
@@ -241,7 +241,7 @@ class _Run:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        edited = {path for path in receipts.files_of(check) if self._is_edited(path)}
+        edited = self._edited_of(receipts.files_of(check))
         self.edited |= edited
         # a resource that was recorded was not compared; a source edited meanwhile is not the one that was judged
         if not edited and not (self.options.update_records and result.gate == "limits"):
@@ -250,13 +250,13 @@ class _Run:
         if self.options.exitfirst and not result.good:
             self.halted = True
 
-    def _is_edited(self, path: Path) -> bool:
-        """Whether a file is no longer as it was when the run began; each is looked at a few times a second."""
+    def _edited_of(self, files: tuple[Path, ...]) -> set[Path]:
+        """Those that are no longer as they were when the run began; looked at a few times a second."""
         now = time.monotonic()
-        at, edited = self.looked.get(path, (-1.0, False))
-        if not edited and now - at > LOOK_SECONDS:
-            edited = _stamp(path) != self.stamps.get(path)
-            self.looked[path] = now, edited
+        at, edited = self.looked.get(files, (-1.0, set()))
+        if now - at > LOOK_SECONDS:
+            edited = edited | {path for path in files if _stamp(path) != self.stamps.get(path)}
+            self.looked[files] = now, edited
         return edited
 
     def unsure(self) -> set[str]:

@@ -1,7 +1,7 @@
 """Which source a kernel's result rests on: every module that its imports reach, by hash.
 
 Imports are read from the syntax tree, those inside functions too; nothing is executed. Followed are
-the statements, and calls of `import_module`, `__import__` and `lazy` with a literal name. A name
+the statements, and what looks like a call of `import_module`, `__import__` or `lazy` with a literal name. A name
 computed at run time, and `from package import *` through `__all__`, are not seen.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,8 @@ ABSENT = "absent"
 _SUITES = ("kernels", "references", "controls", "records", "simulator", "pipelines")
 # Compiled by the module of the same stem beside them.
 _DEVICE_SUFFIXES = (".cu", ".cuh", ".ptx")
-_IMPORTERS = (b"import_module", b"__import__", b"lazy")
+# Also in a comment: one module too many only judges a kernel anew.
+_IMPORTED = re.compile(rb"""\b(?:import_module|__import__|lazy)\(\s*(?:"([\w.]+)"|'([\w.]+)')""")
 
 
 class _Import(NamedTuple):
@@ -45,7 +47,7 @@ def module_files(modules: Iterable[str]) -> dict[str, Path]:
 
     A name that ends in `.py` is a path.
     """
-    finder = _Finder()
+    finder = Finder()
     found = {name: finder.file(name) for name in modules}
     return {name: path for name, path in found.items() if path is not None}
 
@@ -56,6 +58,7 @@ def closure(
     *,
     own: bool = False,
     outside: set[str] | None = None,
+    finder: Finder | None = None,
 ) -> dict[str, str]:
     """SHA-256 of every module reached from `modules` by imports, `modules` themselves included.
 
@@ -66,12 +69,13 @@ def closure(
         own: follow also every module that is neither the standard library's, nor installed, nor the framework's: the
             helpers of a user's project, wherever they lie on the path.
         outside: gets the top names of installed modules that are imported and not followed.
+        finder: what was found before; files that come or go later are not noticed by one.
 
     Returns:
         name -> digest; 'absent' for a module of `packages` that is imported and does not exist, so
         that its appearance is noticed. Device code beside a module stands as `name:stem.cu`.
     """
-    finder = _Finder()
+    finder = finder or Finder()
     prefixes = tuple(packages)
     start = list(modules)
     folders = [Path(name).resolve().parent for name in start if name.endswith(".py")]
@@ -97,8 +101,7 @@ def closure(
         for suffix in _DEVICE_SUFFIXES:
             if (other := path.with_suffix(suffix)).is_file():
                 result[f"{name}:{other.name}"] = _sha256(other)
-        reached = _reached(name, path, _imports(path), finder)
-        waiting += [(one, False) for one in reached if one not in result]
+        waiting += [(one, False) for one in finder.reached(name, path) if one not in result]
     return dict(sorted(result.items()))
 
 
@@ -123,7 +126,7 @@ def _within(name: str, prefixes: Iterable[str]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def _reached(name: str, path: Path, imports: Iterable[_Import], finder: _Finder) -> Iterator[str]:
+def _reached(name: str, path: Path, imports: Iterable[_Import], finder: Finder) -> Iterator[str]:
     """The modules that these imports load, and the packages whose `__init__` runs before them."""
     if name.endswith(".py"):
         package = ""
@@ -158,14 +161,30 @@ def _real(file: str) -> Path:
     return Path(file).resolve()
 
 
-class _Finder:
+class Finder:
     """Finds modules as the import system would, parents included, without importing any."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ModuleSpec | None] = {}
+        self._files: dict[str, Path | None] = {}
+        self._reached: dict[str, tuple[str, tuple[str, ...]]] = {}
+
+    def reached(self, name: str, path: Path) -> tuple[str, ...]:
+        """The modules that a module's imports load, each once."""
+        digest = _sha256(path)
+        known = self._reached.get(name)
+        if known is None or known[0] != digest:
+            found = dict.fromkeys(_reached(name, path, _imports(path), self))
+            known = self._reached[name] = digest, tuple(found)
+        return known[1]
 
     def file(self, name: str) -> Path | None:
         """The real path of the module's file: through a link or not, one file has one path."""
+        if name not in self._files:
+            self._files[name] = self._file(name)
+        return self._files[name]
+
+    def _file(self, name: str) -> Path | None:
         if name.endswith(".py"):
             path = Path(name).resolve()
             return path if path.is_file() else None
@@ -226,16 +245,16 @@ def _read_imports(data: bytes) -> Iterator[_Import]:
     except (SyntaxError, ValueError):
         # Its hash still counts; it cannot import anything.
         return
-    # Statements only, a fifth of the nodes, unless the text has a call to look for.
-    calls = any(name in data for name in _IMPORTERS)
-    for node in ast.walk(tree) if calls else _statements(tree):
+    # Statements only, a fifth of the nodes.
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield _Import(0, alias.name, ())
         elif isinstance(node, ast.ImportFrom):
             yield _Import(node.level, node.module or "", tuple(a.name for a in node.names))
-        elif isinstance(node, ast.Call) and (name := _imported_name(node)):
-            yield _Import(len(name) - len(name.lstrip(".")), name.lstrip("."), ())
+    for first, second in _IMPORTED.findall(data):
+        name = (first or second).decode()
+        yield _Import(len(name) - len(name.lstrip(".")), name.lstrip("."), ())
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -248,16 +267,6 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             # The body of a lambda or conditional expression is no list.
             if isinstance(inside, list):
                 waiting += inside
-
-
-def _imported_name(call: ast.Call) -> str:
-    """The literal in `importlib.import_module("name")` and its like; else ''."""
-    function = call.func
-    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    first = call.args[0] if call.args else None
-    if called.encode() in _IMPORTERS and isinstance(first, ast.Constant):
-        return first.value if isinstance(first.value, str) else ""
-    return ""
 
 
 def distribution_hash(name: str) -> str:

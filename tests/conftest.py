@@ -19,7 +19,7 @@ def _forget(folder: Path) -> None:
     registry.clear()
     suites._registered.clear()
     verify._loaded.clear()
-    receipts.closure_of.cache_clear()
+    receipts.forget()
     sources._hashes.clear()
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__dict__", {}).get("__file__") or "").startswith(str(folder)):
