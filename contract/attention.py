@@ -7,10 +7,10 @@ additions. Masked keys have weight exactly 0 and are not looked at.
 
 The bound. u, t and g as in `contract.products`, k the ulps of exp, o the float64 value at the scores' middles:
 
-    eps_j = rad s_j + 2 u |s_j - M| + 2 u (1 + merges) |M| + (2 k + 1) u
+    eps_j = rad s_j + 2 u |s_j - M| + 2 u (1 + merges) |M| + (2 k + 1) u - log(1 - approximate)
 
 is the error of weight j before rescaling: its score, the subtraction and exp2's folded scale (the arguments of all
-rescalings of one term add up to |s_j - M|), the scaled maximum, and exp itself. With a = g(depth + (2 k + 2) merges + 3)
+rescalings of one term add up to |s_j - M|), the scaled maximum, and exp itself, which may be an approximate one. With a = g(depth + (2 k + 2) merges + 3)
 (rescalings, additions, product, reciprocal and division) the weights in numerator and denominator are each within
 A_j = (1 + expm1(eps_j)) (1 + a) - 1 of e_j, and since sum e_j (v_j - o) = 0,
 
@@ -57,6 +57,8 @@ class Softmax:
         low_format, low_mode: how what that rounding left over is rounded, which meets v as well; low_format None: nothing
             of it is kept.
         ulps: of exp.
+        approximate: relative error of a fast exponential, beyond the ulps, that gives the weights; exp(0) is then not 1
+            either. Rescalings keep to the ulps.
         sums: 'rounded' or 'unrounded', the weights that L sums.
         empty: 'zeros', 'nan' or 'mean' (of all v), the row without a live key.
     """
@@ -71,17 +73,26 @@ class Softmax:
     ulps: float = 2
     sums: str = "unrounded"
     empty: str = "zeros"
+    approximate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.sums not in ("rounded", "unrounded"):
             raise DeclarationError(f"sums={self.sums!r}; use 'rounded' or 'unrounded'")
         if self.empty not in ("zeros", "nan", "mean"):
             raise DeclarationError(f"empty={self.empty!r}; use 'zeros', 'nan' or 'mean'")
+        if not 0 <= self.approximate < 0.25:
+            raise DeclarationError(
+                f"approximate={self.approximate!r}; a relative error is at least 0 and below 1/4"
+            )
 
     def merges_of(self, keys: int) -> int:
         if self.merges is not None:
             return self.merges
         return len(self.gauge.blocks(keys)) if self.gauge.block else -(-keys // 16)
+
+    def own(self) -> float:
+        """Error of the exponential that gives a weight."""
+        return float((2 * self.ulps + 1) * U - np.log1p(-self.approximate))
 
     def chain(self, keys: int) -> float:
         """Relative error of additions, rescalings, product and division.
@@ -232,7 +243,7 @@ def _closed(
     distance = np.where(w.live, w.middle - center, 0.0)
     eps = w.radius + 2 * U * np.abs(w.highest - w.middle + w.radius)
     eps = eps + 2 * U * (1 + merges) * np.maximum(np.abs(w.lowest), np.abs(w.highest))
-    eps = np.where(w.live, eps + (2 * spec.ulps + 1) * U, 0.0)
+    eps = np.where(w.live, eps + spec.own(), 0.0)
     e = np.where(w.live, np.exp(distance), 0.0)
     vm = 0.5 * v.lo + 0.5 * v.hi
     va = np.maximum(np.abs(v.lo), np.abs(v.hi))
@@ -262,7 +273,8 @@ def _closed(
     radius = (radius + shift) / total / (1 - share) * (1 + 2.0**-30)
     inside = (eps.max(axis=-1, keepdims=True) <= 0.25) & (share <= 0.25) & (total > 0.5)
     inside = inside & ~(live @ bad_v.astype(np.float64) > 0) & (np.abs(center) < LARGEST)
-    radius = np.where(_exact(s, v, w, free), 0.0, radius)
+    if not spec.approximate:
+        radius = np.where(_exact(s, v, w, free), 0.0, radius)
     low, high = o - radius, o + radius
     low, high = np.where(low == 0, -0.0, low), np.where(high == 0, 0.0, high)
     lse = _lse(center, total, share, spec)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contract.attention import Softmax, halves
-from contract.endpoints import Array
+from contract.endpoints import Array, to_f32
 from contract.orders import FP32, AnyOrder
 from contract.product_samples import dot_sample
 
@@ -84,6 +84,16 @@ def _exp(r: SampleReading, x: Array, spec: Softmax) -> Array:
     return np.asarray(r._function("exp", x, spec.ulps))
 
 
+def _weight(r: SampleReading, x: Array, spec: Softmax) -> Array:
+    """The exponential of a weight, which may be an approximate one, at 0 as well."""
+    e = _exp(r, x, spec)
+    if not spec.approximate or r.choice.ulps == "none":
+        return e
+    side = {"plus": 1.0, "minus": -1.0}.get(r.choice.ulps)
+    error = r.rng.uniform(-1.0, 1.0, e.shape) if side is None else np.full(e.shape, side)
+    return r._flush(to_f32(e * (1 + error * spec.approximate)))
+
+
 def _block(
     r: SampleReading,
     s: Array,
@@ -97,7 +107,7 @@ def _block(
     m = np.max(s, axis=-1, keepdims=True) if final is None else final
     if before is not None:
         m = np.maximum(before[0], m)
-    e = np.where(live, _exp(r, r.add(s, -_safe(m)), spec), 0.0)
+    e = np.where(live, _weight(r, r.add(s, -_safe(m)), spec), 0.0)
     high, low = halves(e, spec)
     p = np.where(high != e, r._flush(high), e)
     # a weight of 0 is skipped by some kernels and multiplied by others; both leave finite values alone

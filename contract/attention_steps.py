@@ -26,7 +26,7 @@ def by_steps(
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(w.lowest), np.abs(w.highest))
         eps = 2 * U * np.abs(w.highest - w.middle + w.radius) + 2 * U * (1 + merges) * size
-        eps = np.where(w.live, eps + (2 * spec.ulps + 1) * U, 0.0)
+        eps = np.where(w.live, eps + spec.own(), 0.0)
         low = np.exp(np.where(w.live, w.middle - w.radius - w.highest, 0.0)) * np.exp(-eps)
         high = np.exp(
             np.where(w.live, np.minimum(w.middle + w.radius - w.lowest, 0.0), 0.0)

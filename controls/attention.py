@@ -152,7 +152,7 @@ def text_is_an_image(
     return eager(q, k, v, live_keys(k.shape[0], start, position, None, window, block + 1), scale)
 
 
-@red("attention", profile="sdpa", gate="exact", mask="prefix")
+@red("attention", profile="flash", gate="exact", mask="prefix")
 def prefix_is_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
     prefix: torch.Tensor, *, scale: float,
@@ -161,7 +161,7 @@ def prefix_is_causal(
     return attention_online(q, k, v, start, position, scale=scale)
 
 
-@red("attention", profile="sdpa", gate="exact", mask="prefix")
+@red("attention", profile="flash", gate="exact", mask="prefix")
 def prefix_one_too_long(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
     prefix: torch.Tensor, *, scale: float,
@@ -203,7 +203,7 @@ def fill_of_minus_nine(
     return eager(q, k, v, live, scale, fill=-9.0)
 
 
-@red("attention", profile="sdpa", gate="stress", mask="prefix")
+@red("attention", profile="flash", gate="stress", mask="prefix")
 def infinity_minus_infinity(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -272,7 +272,7 @@ def first_key_head_for_all(
     return attention_eager(q, k[:, :1], v[:, :1], start, position, scale=scale)
 
 
-@red("attention", profile="sdpa", gate="exact", mask="full")
+@red("attention", profile="flash", gate="exact", mask="full")
 def last_key_dropped(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
 ) -> Any:
@@ -281,7 +281,7 @@ def last_key_dropped(
     return attention_online(q, k[:size], v[:size], start, scale=scale)
 
 
-@red("attention", profile="sdpa", gate="exact", mask="full")
+@red("attention", profile="flash", gate="exact", mask="full")
 def stale_slot_read(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
 ) -> Any:
@@ -368,7 +368,7 @@ def sums_in_bf16(
     return total.transpose(0, 1).contiguous()
 
 
-@red("attention", profile="sdpa", gate="exact", mask="prefix")
+@red("attention", profile="flash", gate="exact", mask="prefix")
 def rescaling_forgotten(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -401,7 +401,7 @@ def rescaling_forgotten(
     return {"out": result.to(q.dtype).transpose(0, 1).contiguous()}
 
 
-@red("attention", profile="sdpa", gate="shapes", mask="prefix")
+@red("attention", profile="flash", gate="shapes", mask="prefix")
 def log_sum_exp_in_base_two(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -559,7 +559,7 @@ def keys_in_reverse_order(
     return eager(q, k.flip(0), v.flip(0), live, scale)
 
 
-@green("attention", profile="sdpa", mask="full")
+@green("attention", profile="flash", mask="full")
 def scaled_in_base_two(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
 ) -> Any:
@@ -598,7 +598,7 @@ def llama_eager(
     return call(eager_attention_forward, q, k, v, live, scaling=scale)
 
 
-@red("attention", profile="sdpa", gate="stress", mask="prefix")
+@red("attention", profile="flash", gate="stress", mask="prefix")
 def torch_sdpa(
     q: torch.Tensor,
     k: torch.Tensor,

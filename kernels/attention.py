@@ -15,21 +15,27 @@ from contract.references.attention import attention as reference
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
 else:
-    torch = lazy("torch")
+    torch, F = lazy("torch"), lazy("torch.nn.functional")
 
 ANY = "any order of the sum: a proof, Higham section 4.2"
 EXP = "CUDA expf and exp2f, glibc and SLEEF expf: at most 2 ulp"
+FAST_EXP = (
+    "fexp_u20 of ATen's x86 vectors (Malossi et al., Fast exponential computation on SIMD architectures, 2015; pytorch"
+    " #151441): a cubic, 2^-13.1 from -87.3 to 0 over every fifth fp32 number; elsewhere, and of the last keys, expf"
+)
 FREEDOMS = {
     "scores": ANY,
     "average": ANY,
     "softmax": ANY,
     "softmax_av": f"sums in any order, as many rescalings as blocks: derived in contract.attention; {EXP}",
+    "fast_softmax_av": f"as softmax_av, rescalings and the logarithm too; weights: {FAST_EXP}",
     "exp": EXP,
     "tanh": "CUDA tanhf and SLEEF tanhf: at most 2 ulp",
 }
-#: Keys that the online softmax takes at a time.
-BLOCK = 256
+#: Keys that the online softmax takes at a time, and those that torch's takes.
+BLOCK, TORCH_BLOCK = 256, 512
 
 
 def starts(rng: Any, shape: tuple[int, ...]) -> Any:
@@ -75,12 +81,13 @@ def exact_rows(
 ) -> Any:
     """Candidates. Rows with q = 0 have equal weights, and a power of two of live keys: their number tells one mask from
     another. Rows with one element in q have scores of one product, which every rounding must meet, and two to four live
-    keys; beyond 256 keys these lie in two blocks of the online softmax.
+    keys; beyond 256 keys these lie in two blocks of the online softmax, beyond 512 in two of torch's.
 
     v holds powers of two where weights must be seen rounded, and full significands in the widest set.
     """
     queries, heads, kv, keys, d = (shape[n] for n in ("queries", "heads", "kv", "keys", "d"))
     few, blocks, key = keys <= 16, keys > BLOCK, np.arange(keys)
+    edge = TORCH_BLOCK if keys > TORCH_BLOCK else BLOCK
     values: dict[str, Any] = {
         "start": np.zeros(queries, np.int64),
         "position": rng.integers(0, keys, queries),
@@ -93,7 +100,7 @@ def exact_rows(
     spread = rng.random(queries) < (0.75 if few else 0.8 if blocks else 0.0)
     if blocks:
         values["position"] = np.where(
-            spread, rng.integers(BLOCK, keys, queries), values["position"]
+            spread, rng.integers(edge, keys, queries), values["position"]
         )
         values["prefix"] = np.where(spread, 0, values["prefix"])
     mask = parameters["mask"]
@@ -104,7 +111,7 @@ def exact_rows(
     # with the start far from the edge of a window this edge shows
     open_edge = (count == length) | (rng.random(queries) < 0.3)
     start = np.where(open_edge, 0, last - count + 1)
-    near = BLOCK - rng.integers(1, 3, queries) if blocks else np.maximum(start, last - 3)
+    near = edge - rng.integers(1, 3, queries) if blocks else np.maximum(start, last - 3)
     start = np.where(spread, near, start)
     if mask not in ("full", "prefix"):
         # some rows without a live key
@@ -118,7 +125,10 @@ def exact_rows(
     k = full_significands(rng, (keys, kv, d)) / 64.0
     v = full_significands(rng, (keys, kv, d))
     if few or blocks:
-        v = np.copysign(np.exp2(rng.integers(-7, 2, (keys, kv, d))), v)
+        exponents = rng.integers(-7, 2, (keys, kv, d))
+        # where little is added to what the first block gave, its rounding shows
+        exponents[edge:] -= 6
+        v = np.copysign(np.exp2(exponents), v)
     return {**values, "q": q, "k": k, "v": v}
 
 
@@ -134,6 +144,14 @@ NOT_CAPPED = {"quotient": None, "tanh": None, "capped": None}
 OTHER_MASKS = ("causal", "full", "prefix", "sliding", "image_block")
 NORMALISED = {"weights": "normalised", "gauge": "final", "sums": "unrounded", "empty": "mean"}
 LOG = {"truncate-lse": "exp, log and the maximum's error leave more than an ulp of the log-sum-exp"}
+EXPONENTIALS = {
+    "scores": None,
+    "scaled": None,
+    **NOT_CAPPED,
+    "p": "bf16",
+    "out": "bf16",
+    "lse": "fp32",
+}
 NOT_ROUNDED = "no weight is rounded"
 NO_ULP = "exp and the sums leave more than an ulp of whatever is no exact average"
 NO_EXPONENTIALS = {
@@ -185,7 +203,7 @@ attention = register(
         parameters={"mask": OTHER_MASKS, "capped": ("no", "yes")},
         options={
             "weights": ("normalised", "exponentials"),
-            "gauge": ("final", "running256"),
+            "gauge": ("final", "running256", "running512"),
             "sums": ("unrounded", "rounded"),
             "empty": ("zeros", "nan", "mean"),
         },
@@ -219,15 +237,8 @@ attention = register(
                 vacuous=NO_EXPONENTIALS,
             ),
             Profile(
-                "sdpa",
-                {
-                    "scores": None,
-                    "scaled": None,
-                    **NOT_CAPPED,
-                    "p": "bf16",
-                    "out": "bf16",
-                    "lse": "fp32",
-                },
+                "flash",
+                EXPONENTIALS,
                 options={
                     "weights": "exponentials",
                     "gauge": "running256",
@@ -236,6 +247,22 @@ attention = register(
                 },
                 when={"mask": ("full", "prefix"), "capped": ("no",)},
                 users="FlashAttention and other fused kernels with bf16 weights",
+                vacuous={
+                    **LOG,
+                    "empty,mask=full": "a query of the full mask sees the last key at least",
+                },
+            ),
+            Profile(
+                "sdpa",
+                EXPONENTIALS,
+                options={
+                    "weights": "exponentials",
+                    "gauge": "running512",
+                    "sums": "unrounded",
+                    "empty": "zeros",
+                },
+                when={"mask": ("full", "prefix"), "capped": ("no",)},
+                users="torch's F.scaled_dot_product_attention on the CPU",
                 vacuous={
                     **LOG,
                     "empty,mask=full": "a query of the full mask sees the last key at least",
@@ -279,7 +306,10 @@ attention = register(
         exact=exact_rows,
         exact_shapes=(
             widths(4, 2, 8, 16),
-            {**widths(2, 1, 258, 16), "queries": 16},
+            # few outputs a row, all of which a fast exponential leaves one value
+        widths(4, 2, 8, 2),
+        {**widths(1, 1, 258, 4), "queries": 48},
+        {**widths(1, 1, 514, 4), "queries": 48},
             {**widths(4, 2, 64, 32), "queries": 24},
         ),
         freedoms=FREEDOMS,
@@ -348,7 +378,7 @@ def attention_eager(
     return (weights.float() @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
 
 
-@implementation("attention", name="torch", profile="sdpa")
+@implementation("attention", name="torch", profile="flash")
 def attention_online(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -386,6 +416,32 @@ def attention_online(
         )
         out[:, head], lse[:, head] = online(parts, v.dtype)
     return out, lse
+
+
+@implementation("attention", name="torch", profile="sdpa")
+def attention_sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    position: torch.Tensor | None = None,
+    prefix: torch.Tensor | None = None,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """torch's own fused kernel; each key head is a sequence of its batch, and the query heads that share it lie side by side.
+
+    It always has a mask: without one it leaves keys whose score is NaN out of the softmax.
+    """
+    queries, heads, d = q.shape
+    keys, kv = k.shape[:2]
+    live = seen_of(slice(0, keys), keys, start, position, prefix)
+    live = torch.ones(1, keys, dtype=torch.bool) if live is None else live
+    # rows of one head far apart are read slower than they are copied
+    query = q.transpose(0, 1).contiguous().view(kv, heads // kv, queries, d)
+    key, value = (x.transpose(0, 1).unsqueeze(1).expand(*query.shape[:2], keys, d) for x in (k, v))
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=live, scale=scale)
+    return out.permute(2, 0, 1, 3).reshape(q.shape)
 
 
 def _scores(rows: torch.Tensor, keys: torch.Tensor, scale: float, out: torch.Tensor) -> torch.Tensor:  # fmt: skip

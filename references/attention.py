@@ -10,7 +10,13 @@ from contract.orders import FINAL, Gauge, running
 from contract.readings.base import Quantity, Reading
 
 #: Which maximum a weight is rounded against, by the name of the option `gauge`.
-GAUGES: dict[str, Gauge] = {"final": FINAL, "running256": running(256)}
+GAUGES: dict[str, Gauge] = {
+    "final": FINAL,
+    "running256": running(256),
+    "running512": running(512),
+}
+#: What torch's CPU kernel has beside its blocks of 512 keys: the relative error of its fast exponential.
+FAST = {"running512": 2.0**-13}
 
 
 def attention(
@@ -53,25 +59,28 @@ def attention(
     Rounding points:
         scores, scaled: q.k, and its multiple (eager).
         quotient, tanh, capped: the three steps of cap * tanh(s / cap) (eager_capped).
-        p: the weights before they meet v: exp(s - max) / sum (eager), or exp(s - max) alone (sdpa).
+        p: the weights before they meet v: exp(s - max) / sum (eager), or exp(s - max) alone (flash,
+            sdpa).
         out: always.
         lse: the natural log-sum-exp of the live scores, a stage; where a row without one is the mean, of as many zeros as
             there are keys.
 
     Options:
         weights: 'normalised', rounded after the division, or 'exponentials', divided after the product with v.
-        gauge: the maximum of `exponentials`: the row's, or the running one of blocks of 256 keys.
+        gauge: the maximum of `exponentials`: the row's, or the running one of blocks of 256 or 512 keys. 'running512' is
+            torch's kernel for the CPU: the exponential of a weight is a fast one, and -inf is added to dead scores.
         sums: whether the sum of `exponentials` takes them rounded.
         empty: a row without a live key is zeros, NaN, or the mean of all v (what a finite fill leads to).
 
     Freedoms: every sum in any order; exp and tanh within 2 fp32 ulps; a weight is multiplied by the reciprocal of
-    the sum, or divided by it.
+    the sum, or divided by it. The fast exponential (sdpa): within 2^-13 of its value, at 0 as well, where it is not 1.
 
     Specials: a dead key has weight exactly 0, however low the live scores are. Its score may be added to -inf, so that
-    one that has overflowed to +inf or NaN may turn the row to NaN.
+    one that has overflowed to +inf or NaN may turn the row to NaN. Under sdpa any score of +inf or NaN, live or dead, may
+    make its row NaN, or zeros where a fast exponential reads inf - inf as a weight of 0.
 
     Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.1; Dao et al., FlashAttention, 2022, algorithm
-    1 (sdpa); Gemma 2 technical report, 2024, section 2 (soft cap).
+    1 (flash); ATen's FlashAttentionKernel.cpp, torch 2.13 (sdpa); Gemma 2 technical report, 2024, section 2 (soft cap).
     """
     live = live_keys(r, k.shape[0], start, position, prefix, window, block, mask)
     shared = np.arange(q.shape[1]) // (q.shape[1] // k.shape[1])
@@ -87,9 +96,20 @@ def attention(
         # the sum of the same exponentials; no weight is rounded for it
         _, lse = r.softmax_av(scores, values[..., :1], mask=live, empty=empty)
     else:
+        fast = FAST.get(gauge, 0.0)
         out, lse = r.softmax_av(
-            scores, values, mask=live, point="p", gauge=GAUGES[gauge], sums=sums, empty=empty
+            scores,
+            values,
+            mask=live,
+            point="p",
+            gauge=GAUGES[gauge],
+            sums=sums,
+            empty=empty,
+            approximate=fast,
+            name="fast_softmax_av" if fast else "softmax_av",
         )
+        if fast:
+            out, lse = spoilt(r, scores, out, 0.0, -0.0), spoilt(r, scores, lse, np.inf)
     by_query = lse.reshape(*lse.shape[:2]).swapaxes(0, 1)
     return {"out": r.round("out", out.swapaxes(0, 1)), "lse": r.round("lse", by_query)}
 
@@ -153,6 +173,14 @@ def normalised(
         return out
     fill = np.full(out.shape, 0.0 if empty == "zeros" else np.nan)
     return r.where(known(r, none), r.exactly(fill), out)
+
+
+def spoilt(r: Reading, scores: Quantity, row: Quantity, *others: float) -> Quantity:
+    """The row, which may be NaN or one of the others where any of its scores, masked or not, is +inf or NaN."""
+    bad = row
+    for other in (np.nan, *others):
+        bad = r.union(bad, r.exactly(np.full(row.shape, other)))
+    return r.where(r.less(r.max(scores), float("inf")), row, bad)
 
 
 def known(r: Reading, condition: Any) -> Any:

@@ -66,7 +66,7 @@ def test_an_image_sees_all_of_itself_that_is_in_the_window() -> None:
 
 
 def test_a_prefix_is_seen_by_all_of_it() -> None:
-    kernel = find("attention", "sdpa", {"mask": "prefix"})
+    kernel = find("attention", "flash", {"mask": "prefix"})
     inputs = equal(4, [0, 3], prefix=np.array([2, 2]))
     assert refused(kernel, inputs, column([1.5, 3.75])) == 0
     assert refused(kernel, inputs, column([1.0, 3.75])) == 1
@@ -79,7 +79,7 @@ def test_neighbouring_query_heads_share_a_key_head() -> None:
         "v": np.stack([np.full((2, 2), 1.0), np.full((2, 2), 10.0)], 1),
         "start": np.zeros(1),
     }
-    kernel = find("attention", "sdpa", {"mask": "full"})
+    kernel = find("attention", "flash", {"mask": "full"})
     right = np.array([[[1, 1], [1, 1], [10, 10], [10, 10]]])
     assert refused(kernel, inputs, right) == 0
     assert refused(kernel, inputs, right[:, [0, 2, 1, 3]]) == 4
@@ -105,13 +105,13 @@ def test_a_dead_key_weighs_nothing_however_low_the_live_scores_are() -> None:
 def test_a_row_without_a_key_is_the_stated_convention(empty: str, value: float) -> None:
     inputs = equal(2, [0], start=np.ones(1))
     inputs["v"] = column([2.0, 50.0])
-    for kernel in (find("attention", "eager"), find("attention", "sdpa", {"mask": "prefix"})):
+    for kernel in (find("attention", "eager"), find("attention", "flash", {"mask": "prefix"})):
         given = inputs if kernel.profile.name == "eager" else {**inputs, "prefix": np.zeros(1)}
         for other in (0.0, NAN, 26.0, 50.0):
             same = value == other or (np.isnan(value) and np.isnan(other))
             assert refused(kernel, given, other, empty=empty) == (not same), (kernel.id, other)
     lse = refused(
-        find("attention", "sdpa", {"mask": "prefix"}),
+        find("attention", "flash", {"mask": "prefix"}),
         {**inputs, "prefix": np.zeros(1)},
         INF,
         name="lse",

@@ -136,6 +136,7 @@ class Structured(ABC):
         ulps: float = 2,
         sums: str = "unrounded",
         empty: str = "zeros",
+        approximate: float = 0.0,
         name: str = "softmax_av",
     ) -> tuple[Quantity, Quantity]:
         """Softmax-weighted sums of v and the log-sum-exp of the scores; see `contract.attention`.
@@ -147,6 +148,7 @@ class Structured(ABC):
             depth, merges: most additions and rescalings a term goes through.
             sums: whether the sum of weights takes 'rounded' or 'unrounded' ones.
             empty: 'zeros', 'nan' or 'mean', the row without a live key.
+            approximate: relative error of the weights' exponential, beyond its ulps.
         """
         self._use(name, f"softmax: exp {ulps} ulps, sums of any order to depth {depth}")
         p_format, mode = (None, "nearest_even") if point is None else self._weight_format(point)
@@ -154,7 +156,7 @@ class Structured(ABC):
         if low is not None and rest[0] is None:
             # what is left over is not rounded: nor is the weight
             p_format = None
-        spec = Softmax(depth, merges, gauge, p_format, mode, *rest, ulps, sums, empty)
+        spec = Softmax(depth, merges, gauge, p_format, mode, *rest, ulps, sums, empty, approximate)
         spec = declared_softmax(self.depths.get(name), spec)
         live = self._known(mask.v) if hasattr(mask, "v") else mask
         o, lse = self._softmax_av(scores.v, v.v, live, spec)
