@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from contract import green, red
 from contract.kernels.attention import (
     BLOCK,
+    TORCH_BLOCK,
     attention_eager,
     attention_online,
+    attention_sdpa,
     by_head,
     live_keys,
     online,
@@ -42,6 +44,66 @@ def eager(
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
     weights = weights.to(dtype).float() if rounded else weights
     return (weights @ by_head(v, heads).float()).to(dtype).transpose(0, 1).contiguous()
+
+
+#: What 2^f - 1 falls short of f, highest power first: as ATen has it, and with one power less.
+CUBIC = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
+QUADRATIC = (-0.34266, 0.35057, -0.00376)
+
+
+def fused(profile: str) -> Any:
+    """The implementation of one of the profiles whose weights are exponentials."""
+    return attention_online if profile == "flash" else attention_sdpa
+
+
+def keys_at_a_time(profile: str) -> int:
+    return BLOCK if profile == "flash" else TORCH_BLOCK
+
+
+def in_blocks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    live: torch.Tensor,
+    scale: float,
+    block: int,
+    *,
+    exp: Any = None,
+    rounded: bool = True,
+    rounded_sums: bool = False,
+    rescaled: bool = True,
+) -> torch.Tensor:
+    """Blocks of keys with a running maximum: the weights' exponential, their rounding and the rescaling may be others."""
+    heads, exp = q.shape[1], exp or torch.exp
+    rows, keys, values = q.transpose(0, 1).float(), by_head(k, heads).float(), by_head(v, heads)
+    top = torch.full((*rows.shape[:2], 1), -torch.inf)
+    total, out = torch.zeros_like(top), torch.zeros_like(rows)
+    for at in range(0, k.shape[0], block):
+        here = slice(at, at + block)
+        scores = (rows @ keys[:, here].transpose(1, 2) * scale).masked_fill(
+            ~live[:, here], -torch.inf
+        )
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        base = new.masked_fill(new == -torch.inf, 0.0)
+        weights = exp(scores - base)
+        narrow = weights.to(v.dtype).float()
+        factor = torch.exp(top - base) if rescaled else 1.0
+        total = total * factor + (narrow if rounded_sums else weights).sum(-1, keepdim=True)
+        out = out * factor + (narrow if rounded else weights) @ values[:, here].float()
+        top = new
+    out = torch.where(total == 0, 0.0, out / torch.where(total == 0, 1.0, total))
+    return out.to(q.dtype).transpose(0, 1).contiguous()
+
+
+def fast_exponential(x: torch.Tensor, coefficients: tuple[float, ...]) -> torch.Tensor:
+    """2^n (1 + f) read as 2^(n + f - c(f)): a polynomial of the fraction is subtracted from the exponent's bits."""
+    power = x * 1.4426950408889634
+    fraction = power - power.floor()
+    correction = torch.zeros_like(x)
+    for c in coefficients:
+        correction = correction * fraction + c
+    bits = ((power - correction + 127.0) * 2.0**23).clamp(min=0.0).nan_to_num(0.0).to(torch.int32)
+    return torch.where(x < -87.0, 0.0, bits.view(torch.float32))
 
 
 # ---- masks
@@ -152,22 +214,22 @@ def text_is_an_image(
     return eager(q, k, v, live_keys(k.shape[0], start, position, None, window, block + 1), scale)
 
 
-@red("attention", profile="flash", gate="exact", mask="prefix")
+@red("attention", profile=("flash", "sdpa"), gate="exact", mask="prefix")
 def prefix_is_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
-    prefix: torch.Tensor, *, scale: float,
+    prefix: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """The prefix sees only what is before it."""
-    return attention_online(q, k, v, start, position, scale=scale)
+    return fused(profile)(q, k, v, start, position, scale=scale)
 
 
-@red("attention", profile="flash", gate="exact", mask="prefix")
+@red("attention", profile=("flash", "sdpa"), gate="exact", mask="prefix")
 def prefix_one_too_long(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, position: torch.Tensor,
-    prefix: torch.Tensor, *, scale: float,
+    prefix: torch.Tensor, *, scale: float, profile: str,
 ) -> Any:  # fmt: skip
     """The first key after the prefix is seen by all of it."""
-    return attention_online(q, k, v, start, position, prefix + 1, scale=scale)
+    return fused(profile)(q, k, v, start, position, prefix + 1, scale=scale)
 
 
 # ---- fills and empty rows
@@ -203,7 +265,7 @@ def fill_of_minus_nine(
     return eager(q, k, v, live, scale, fill=-9.0)
 
 
-@red("attention", profile="flash", gate="stress", mask="prefix")
+@red("attention", profile=("flash", "sdpa"), gate="stress", mask="prefix")
 def infinity_minus_infinity(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -213,11 +275,13 @@ def infinity_minus_infinity(
     prefix: torch.Tensor,
     *,
     scale: float,
+    profile: str,
 ) -> Any:
     """A row without a live key subtracts its maximum from itself."""
-    out, lse = attention_online(q, k, v, start, position, prefix, scale=scale)
+    given = fused(profile)(q, k, v, start, position, prefix, scale=scale)
+    out = given[0] if isinstance(given, tuple) else given
     none = ~live_keys(k.shape[0], start, position, prefix, None, None).any(-1)
-    return out.masked_fill(none[:, None, None], torch.nan), lse
+    return {"out": out.masked_fill(none[:, None, None], torch.nan)}
 
 
 @red("attention", profile="eager_capped", gate="exact", mask="sliding", capped="yes")
@@ -272,21 +336,23 @@ def first_key_head_for_all(
     return attention_eager(q, k[:, :1], v[:, :1], start, position, scale=scale)
 
 
-@red("attention", profile="flash", gate="exact", mask="full")
+@red("attention", profile=("flash", "sdpa"), gate="exact", mask="full")
 def last_key_dropped(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
-) -> Any:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *,
+    scale: float, profile: str,
+) -> Any:  # fmt: skip
     """The tail of the last block is not read."""
     size = max(1, k.shape[0] - 1)
-    return attention_online(q, k[:size], v[:size], start, scale=scale)
+    return fused(profile)(q, k[:size], v[:size], start, scale=scale)
 
 
-@red("attention", profile="flash", gate="exact", mask="full")
+@red("attention", profile=("flash", "sdpa"), gate="exact", mask="full")
 def stale_slot_read(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
-) -> Any:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *,
+    scale: float, profile: str,
+) -> Any:  # fmt: skip
     """A block is filled up with the key of the slot before it."""
-    return attention_online(q, torch.cat([k, k[:1]]), torch.cat([v, v[:1]]), start, scale=scale)
+    return fused(profile)(q, torch.cat([k, k[:1]]), torch.cat([v, v[:1]]), start, scale=scale)
 
 
 # ---- scores, weights and sums
@@ -368,7 +434,7 @@ def sums_in_bf16(
     return total.transpose(0, 1).contiguous()
 
 
-@red("attention", profile="flash", gate="exact", mask="prefix")
+@red("attention", profile=("flash", "sdpa"), gate="exact", mask="prefix")
 def rescaling_forgotten(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -378,27 +444,11 @@ def rescaling_forgotten(
     prefix: torch.Tensor,
     *,
     scale: float,
+    profile: str,
 ) -> Any:
     """What earlier blocks gave is kept when the maximum grows."""
     live = live_keys(k.shape[0], start, position, prefix, None, None)
-    heads, halves = q.shape[1], []
-    for at in range(0, k.shape[0], BLOCK):
-        scores = (
-            q.transpose(0, 1).float()
-            @ by_head(k, heads)[:, at : at + BLOCK].transpose(1, 2).float()
-        )
-        scores = (scores * scale).masked_fill(~live[:, at : at + BLOCK], -torch.inf)
-        top = scores.amax(-1, keepdim=True)
-        weights = torch.exp(scores - top.masked_fill(top == -torch.inf, 0.0))
-        halves.append(
-            (
-                weights.to(v.dtype).float() @ by_head(v, heads)[:, at : at + BLOCK].float(),
-                weights.sum(-1, keepdim=True),
-            )
-        )
-    out, total = (sum(x) for x in zip(*halves, strict=True))
-    result = torch.where(total == 0, 0.0, out / torch.where(total == 0, 1.0, total))
-    return {"out": result.to(q.dtype).transpose(0, 1).contiguous()}
+    return in_blocks(q, k, v, live, scale, keys_at_a_time(profile), rescaled=False)
 
 
 @red("attention", profile="flash", gate="shapes", mask="prefix")
@@ -415,6 +465,97 @@ def log_sum_exp_in_base_two(
     """The stage is log2 where the natural logarithm is meant."""
     out, lse = attention_online(q, k, v, start, position, prefix, scale=scale)
     return out, lse / 0.6931472
+
+
+# ---- torch's fused kernel
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def blocks_of_256(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """Another fused kernel: weights are rounded against the maximum of fewer keys."""
+    return {"out": attention_online(q, k, v, start, scale=scale)[0]}
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def final_maximum(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """Two passes over the keys: weights are rounded against the row's maximum."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(q, k, v, live, scale, k.shape[0])
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def exponential_in_bf16(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """The argument of the exponential is rounded to bf16."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(q, k, v, live, scale, TORCH_BLOCK, exp=lambda x: x.bfloat16().float().exp())
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def quadratic_exponential(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """A fast exponential whose polynomial is of one degree less."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(
+        q, k, v, live, scale, TORCH_BLOCK, exp=lambda x: fast_exponential(x, QUADRATIC)
+    )  # fmt: skip
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def sum_of_rounded_weights(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """The sum takes the weights as they meet v."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(q, k, v, live, scale, TORCH_BLOCK, rounded_sums=True)
+
+
+@red("attention", profile="sdpa", gate="stress", mask="full")
+def weights_in_float32(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """Weights meet v unrounded."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(q, k, v, live, scale, TORCH_BLOCK, rounded=False)
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def additive_mask_of_minus_nine(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """A mask in the units of ordinary scores leaks."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    query, key, value = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=torch.where(live, 0.0, -9.0).to(q.dtype), scale=scale, enable_gqa=True
+    )  # fmt: skip
+    return out[0].transpose(0, 1).contiguous()
+
+
+@red("attention", profile="sdpa", gate="exact", mask="full")
+def key_heads_by_remainder(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """Query head h reads key head h mod kv."""
+    groups = q.shape[1] // k.shape[1]
+    return attention_sdpa(q, k.repeat(1, groups, 1), v.repeat(1, groups, 1), start, scale=scale)
+
+
+@green("attention", profile="sdpa", mask="full")
+def cubic_exponential(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
+) -> Any:
+    """The fast exponential itself, whatever processor this is."""
+    live = live_keys(k.shape[0], start, None, None, None, None)
+    return in_blocks(
+        q, k, v, live, scale, TORCH_BLOCK, exp=lambda x: fast_exponential(x, CUBIC)
+    )  # fmt: skip
 
 
 # ---- fp32 throughout
@@ -559,23 +700,16 @@ def keys_in_reverse_order(
     return eager(q, k.flip(0), v.flip(0), live, scale)
 
 
-@green("attention", profile="flash", mask="full")
+@green("attention", profile=("flash", "sdpa"), mask="full")
 def scaled_in_base_two(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
-) -> Any:
-    """exp2 with the scale folded in, and the reciprocal of the sum."""
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *,
+    scale: float, profile: str,
+) -> Any:  # fmt: skip
+    """exp2 with the scale folded in; torch's exponential may be a better one."""
     live = live_keys(k.shape[0], start, None, None, None, None)
-    heads, parts = q.shape[1], []
-    for at in range(0, k.shape[0], BLOCK):
-        scores = (
-            q.transpose(0, 1).float()
-            @ by_head(k, heads)[:, at : at + BLOCK].transpose(1, 2).float()
-        )
-        parts.append(
-            (scores * scale, by_head(v, heads)[:, at : at + BLOCK], live[:, at : at + BLOCK])
-        )
-    out, _ = online(parts)
-    return {"out": out.to(q.dtype).transpose(0, 1).contiguous()}
+    return in_blocks(
+        q, k, v, live, scale, keys_at_a_time(profile), exp=lambda x: torch.exp2(x * 1.4426950408889634)
+    )  # fmt: skip
 
 
 # ---- other people's kernels that are not what a profile says

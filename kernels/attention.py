@@ -99,9 +99,7 @@ def exact_rows(
     }
     spread = rng.random(queries) < (0.75 if few else 0.8 if blocks else 0.0)
     if blocks:
-        values["position"] = np.where(
-            spread, rng.integers(edge, keys, queries), values["position"]
-        )
+        values["position"] = np.where(spread, rng.integers(edge, keys, queries), values["position"])
         values["prefix"] = np.where(spread, 0, values["prefix"])
     mask = parameters["mask"]
     first, last = seen_keys(values, keys, mask)
@@ -307,9 +305,9 @@ attention = register(
         exact_shapes=(
             widths(4, 2, 8, 16),
             # few outputs a row, all of which a fast exponential leaves one value
-        widths(4, 2, 8, 2),
-        {**widths(1, 1, 258, 4), "queries": 48},
-        {**widths(1, 1, 514, 4), "queries": 48},
+            widths(4, 2, 8, 2),
+            {**widths(1, 1, 258, 4), "queries": 48},
+            {**widths(1, 1, 514, 4), "queries": 48},
             {**widths(4, 2, 64, 32), "queries": 24},
         ),
         freedoms=FREEDOMS,
