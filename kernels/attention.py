@@ -23,7 +23,8 @@ ANY = "any order of the sum: a proof, Higham section 4.2"
 EXP = "CUDA expf and exp2f, glibc and SLEEF expf: at most 2 ulp"
 FAST_EXP = (
     "fexp_u20 of ATen's x86 vectors (Malossi et al., Fast exponential computation on SIMD architectures, 2015; pytorch"
-    " #151441): a cubic, 2^-13.1 from -87.3 to 0 over every fifth fp32 number; elsewhere, and of the last keys, expf"
+    " #151441): a cubic, 2^-13.1 from -87.3 to 0 over every fifth fp32 number; without AVX2, and of the last keys, expf."
+    " NEON's quadratic, 2^-11.6, is not meant"
 )
 FREEDOMS = {
     "scores": ANY,

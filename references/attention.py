@@ -76,8 +76,8 @@ def attention(
     the sum, or divided by it. The fast exponential (sdpa): within 2^-13 of its value, at 0 as well, where it is not 1.
 
     Specials: a dead key has weight exactly 0, however low the live scores are. Its score may be added to -inf, so that
-    one that has overflowed to +inf or NaN may turn the row to NaN. Under sdpa any score of +inf or NaN, live or dead, may
-    make its row NaN, or zeros where a fast exponential reads inf - inf as a weight of 0.
+    one that has overflowed to +inf or NaN may turn the row to NaN. Under sdpa a live one of +inf may make it zeros,
+    too, as a fast exponential reads inf - inf as a weight of 0.
 
     Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.1; Dao et al., FlashAttention, 2022, algorithm
     1 (flash); ATen's FlashAttentionKernel.cpp, torch 2.13 (sdpa); Gemma 2 technical report, 2024, section 2 (soft cap).
@@ -109,7 +109,9 @@ def attention(
             name="fast_softmax_av" if fast else "softmax_av",
         )
         if fast:
-            out, lse = spoilt(r, scores, out, 0.0, -0.0), spoilt(r, scores, lse, np.inf)
+            out, lse = (spoilt(r, scores, x, np.nan) for x in (out, lse))
+            seen = r.where(known(r, live), scores, float("-inf"))
+            out, lse = spoilt(r, seen, out, 0.0, -0.0), spoilt(r, seen, lse, np.inf)
     by_query = lse.reshape(*lse.shape[:2]).swapaxes(0, 1)
     return {"out": r.round("out", out.swapaxes(0, 1)), "lse": r.round("lse", by_query)}
 
@@ -176,9 +178,9 @@ def normalised(
 
 
 def spoilt(r: Reading, scores: Quantity, row: Quantity, *others: float) -> Quantity:
-    """The row, which may be NaN or one of the others where any of its scores, masked or not, is +inf or NaN."""
+    """The row, which may be one of the others where any of these scores is +inf or NaN."""
     bad = row
-    for other in (np.nan, *others):
+    for other in others:
         bad = r.union(bad, r.exactly(np.full(row.shape, other)))
     return r.where(r.less(r.max(scores), float("inf")), row, bad)
 

@@ -44,6 +44,8 @@ SPECS = (
     Softmax(p_format="fp16", gauge=ANY, sums="rounded"),
     Softmax(p_format="bf16", low_format="bf16", gauge=running(2, 2)),
     Softmax(p_format="bf16", low_format="bf16", sums="rounded"),
+    Softmax(p_format="bf16", gauge=running(4), approximate=2.0**-13),
+    Softmax(p_format="bf16", gauge=running(2), sums="rounded", approximate=2.0**-9),
 )
 
 
@@ -66,7 +68,9 @@ def scores_of(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> Ar
 @pytest.mark.parametrize(
     "spec",
     SPECS,
-    ids=lambda s: f"{s.p_format}-{s.low_format}-{s.gauge.kind}{s.gauge.block}-{s.sums}-{s.empty}",
+    ids=lambda s: (
+        f"{s.p_format}-{s.low_format}-{s.gauge.kind}{s.gauge.block}-{s.sums}-{s.empty}-{s.approximate}"
+    ),
 )
 def test_no_sampled_row_of_few_keys_leaves_the_range(spec: Softmax, kind: str) -> None:
     rng = np.random.default_rng(3)
@@ -279,6 +283,8 @@ def test_a_wrong_declaration_is_refused_where_it_is_made() -> None:
         Softmax(sums="both")
     with pytest.raises(DeclarationError, match="empty"):
         Softmax(empty="one")
+    with pytest.raises(DeclarationError, match="approximate"):
+        Softmax(approximate=0.25)
 
 
 def test_two_halves_keep_sixteen_bits_and_never_fall() -> None:
@@ -329,3 +335,22 @@ def test_the_budget_of_exp_is_needed_and_covers_its_worst_errors() -> None:
         assert not outside(o, got).any()
         left += int(outside(tight, got).sum())
     assert left > 1000
+
+
+def test_the_error_of_an_approximate_exponential_is_needed_at_zero_as_well() -> None:
+    rng = np.random.default_rng(13)
+    for s in (np.zeros((64, 8)), fp32(rng.standard_normal((64, 8)))):
+        v = operands("ordinary", rng, (8, 16))
+        spec = Softmax(approximate=2.0**-9)
+        o, lse = softmax_av_range(narrow(s), narrow(v), None, spec, FREE)
+        tight, tight_lse = softmax_av_range(
+            narrow(s), narrow(v), None, replace(spec, approximate=2.0**-13), FREE
+        )
+        left = lost = 0
+        for seed in range(12):
+            got, log = softmax_av_sample(sample_reading(CHOICES[seed % 3], seed), s, v, None, spec)
+            assert not outside(o, got).any()
+            assert not outside(lse, log).any()
+            left, lost = left + outside(tight, got).sum(), lost + outside(tight_lse, log).sum()
+        assert left > 1000
+        assert lost > 100

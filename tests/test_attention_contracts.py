@@ -9,12 +9,12 @@ import pytest
 import torch
 from one_output import refused
 
-import contract.kernels.attention
 from contract import formats
 from contract.case import find, make_case, shape_from
+from contract.kernels.attention import attention, attention_sdpa
 from contract.ranges import case_range
 
-assert contract.kernels.attention.attention.name == "attention"
+assert attention.name == "attention"
 NAN, INF = np.nan, np.inf
 
 
@@ -190,3 +190,111 @@ def test_torchs_fp32_attention_lies_in_the_range() -> None:
     assert refused(kernel, inputs, out.double().numpy(), {"scale": 0.25}) == 0
     wrong = out.bfloat16().double().numpy()
     assert refused(kernel, inputs, wrong, {"scale": 0.25}) > 200
+
+
+def fused(profile: str, mask: str = "full") -> Any:
+    return find("attention", profile, {"mask": mask})
+
+
+def torchs(inputs: dict[str, Any], scale: float) -> Any:
+    """What the implementation of the profile sdpa gives for these numbers."""
+    given = {
+        name: torch.tensor(x).int() if name in ("start", "position", "prefix") else torch.tensor(x).bfloat16()
+        for name, x in inputs.items()
+    }  # fmt: skip
+    return attention_sdpa(**given, scale=scale).double().numpy()
+
+
+def test_a_fast_exponential_is_not_one_at_zero() -> None:
+    """Eight equal weights: the mean 0.25098 is a tie, which a sum below 8 lifts over."""
+    inputs = {
+        "q": np.zeros((1, 1, 1)),
+        "k": np.ones((8, 1, 1)),
+        "v": column([2.0, 1 / 128, 0, 0, 0, 0, 0, 0]),
+        "start": np.zeros(1),
+    }
+    for value, right in ((0.25, (0, 0)), (0.251953125, (0, 1)), (0.25390625, (1, 1))):
+        assert (refused(fused("sdpa"), inputs, value), refused(fused("flash"), inputs, value)) == right  # fmt: skip
+    assert refused(fused("sdpa"), inputs, torchs(inputs, 0.125)) == 0
+
+
+@pytest.mark.parametrize("keys", [257, 513])
+def test_the_last_key_of_a_block_has_a_maximum_of_its_own(keys: int) -> None:
+    """Scores -3.4375 and 0: in a block of its own the first has weight 1, which is rescaled and not rounded again."""
+    v = np.zeros(keys)
+    v[-2] = 1.0
+    k = np.zeros(keys)
+    k[-2] = -27.5
+    inputs = {"q": np.ones((1, 1, 1)), "k": column(k), "v": column(v), "start": np.array([keys - 2])}  # fmt: skip
+    weight = np.exp(-3.4375)
+    rounded = float(formats.round_to(np.array(weight), "bf16"))
+    values = {True: weight / (1 + weight), False: rounded / (1 + weight)}
+    apart, together = (float(formats.round_to(np.array(values[x]), "bf16")) for x in (True, False))
+    assert apart != together
+    for profile, block in (("flash", 256), ("sdpa", 512)):
+        for value, split in ((apart, True), (together, False)):
+            wrong = refused(fused(profile), inputs, value, {"scale": 0.125})
+            assert wrong == (split != (keys > block)), (profile, value)
+    assert refused(fused("sdpa"), inputs, torchs(inputs, 0.125), {"scale": 0.125}) == 0
+
+
+def test_what_torch_makes_of_a_score_that_overflows() -> None:
+    """NaN where it is masked, as -inf is added to it; NaN or zeros where it is live."""
+    big, keys = 2.0**120, 16
+    k = np.zeros(keys)
+    k[0] = big
+    inputs = {
+        "q": np.full((1, 1, 1), big),
+        "k": column(k),
+        "v": column(np.arange(1.0, keys + 1)),
+        "start": np.array([15]),
+    }
+    for value, right in ((16.0, (0, 0)), (NAN, (0, 1)), (0.0, (1, 1)), (1.0, (1, 1))):
+        found = refused(fused("sdpa"), inputs, value), refused(fused("flash"), inputs, value)
+        assert found == right, value
+    kernel = fused("sdpa")
+    for start in (15, 0):
+        inputs["start"] = np.array([start])
+        out = torchs(inputs, 0.125)
+        assert refused(kernel, inputs, out) == 0
+        assert np.isnan(out).all() or (start == 0 and (out == 0).all())
+    # a NaN among the live scores is not left out
+    pair = {"q": np.full((1, 1, 2), big), "k": np.zeros((8, 1, 2)), "v": np.ones((8, 1, 2)), "start": np.zeros(1)}  # fmt: skip
+    pair["k"][3, 0] = big, -big
+    assert np.isnan(torchs(pair, 0.125)).all()
+
+
+@pytest.mark.parametrize(("queries", "keys", "heads", "kv"), [(800, 520, 1, 1), (200, 1030, 2, 2), (8, 1100, 4, 2)])  # fmt: skip
+def test_torchs_kernel_lies_in_the_range_whatever_splits_it_takes(
+    queries: int, keys: int, heads: int, kv: int
+) -> None:
+    """From 192 and 768 queries on it takes more of them at a time, which moves no block of keys."""
+    rng = np.random.default_rng(queries)
+    bf16 = formats.get("bf16")
+    shapes = {"q": (queries, heads, 4), "k": (keys, kv, 4), "v": (keys, kv, 4)}
+    inputs = {
+        name: np.asarray(formats.round_to(rng.standard_normal(shape) * 3, bf16.name))
+        for name, shape in shapes.items()
+    }
+    inputs["start"] = rng.integers(0, keys // 2, queries)
+    inputs["position"] = rng.integers(0, keys, queries)
+    inputs["prefix"] = rng.integers(0, keys, queries)
+    scale = {"scale": 0.125}
+    assert refused(fused("sdpa", "prefix"), inputs, torchs(inputs, 0.125), scale) == 0
+    del inputs["position"], inputs["prefix"]
+    assert refused(fused("sdpa"), inputs, torchs(inputs, 0.125), scale) == 0
+
+
+def test_torchs_exponential_is_as_exact_as_the_freedom_says() -> None:
+    """Sixteen keys, one of score 0: the logarithm of the sum shows the exponentials that were summed."""
+    x = torch.linspace(-8, 0, 4001).bfloat16()
+    k = torch.ones(16)
+    k[0] = 0.0
+    q, k, v = (
+        x.view(1, 1, -1, 1),
+        k.bfloat16().view(1, 1, 16, 1),
+        torch.zeros(1, 1, 16, 1).bfloat16(),
+    )
+    _, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=1.0)
+    error = np.expm1(lse[0].double().numpy().ravel() - np.log1p(15 * np.exp(x.double().numpy())))
+    assert np.abs(error).max() < 2.0**-13
