@@ -270,10 +270,9 @@ def test_torchs_kernel_lies_in_the_range_whatever_splits_it_takes(
 ) -> None:
     """From 192 and 768 queries on it takes more of them at a time, which moves no block of keys."""
     rng = np.random.default_rng(queries)
-    bf16 = formats.get("bf16")
     shapes = {"q": (queries, heads, 4), "k": (keys, kv, 4), "v": (keys, kv, 4)}
-    inputs = {
-        name: np.asarray(formats.round_to(rng.standard_normal(shape) * 3, bf16.name))
+    inputs: dict[str, Any] = {
+        name: formats.round_to(rng.standard_normal(shape) * 3, "bf16")
         for name, shape in shapes.items()
     }
     inputs["start"] = rng.integers(0, keys // 2, queries)
