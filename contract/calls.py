@@ -8,6 +8,7 @@ and each time it was written to.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +35,8 @@ class _Depth(threading.local):
 
 
 _depth = _Depth()
-#: Called with the kernel, operands and scalars by name before every call.
-Watcher = Callable[[Kernel, Mapping[str, Any]], None]
+#: Called with the kernel, operands and scalars by name before every call; what it returns, once the call has ended well.
+Watcher = Callable[[Kernel, Mapping[str, Any]], Callable[[], None] | None]
 _watchers: list[Watcher] = []
 
 
@@ -74,6 +75,7 @@ class Call:
         self.inputs = {o.name: o for o in kernel.inputs()}
         self.types = {o.name: TORCH_TYPES[kernel.format(o).name] for o in kernel.inputs()}
         self.signature = signature_of(item.call)
+        self.takes = _names(self.signature)
         # what one function that serves several parameters would take, and compute something else
         self.absent = {o.name for o in kernel.contract.inputs()} - set(self.inputs)
         # id of a tensor whose values were looked at -> (the tensor, its version, one past its largest value)
@@ -106,12 +108,21 @@ class Call:
         return HeldCall(self, named)
 
     def _checked(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        self._refuse_unknown(named)
         given = self._named(operands, named)
         self._refuse_absent(given)
         self.check({name: given.get(name) for name in self.inputs})
-        for watcher in _watchers:
-            watcher(self.kernel, given)
-        return self.item.call(*operands, **named, **self.extra)
+        seen = [watcher(self.kernel, given) for watcher in _watchers]
+        result = self.item.call(*operands, **named, **self.extra)
+        _tell(seen)
+        return result
+
+    def _refuse_unknown(self, named: Mapping[str, Any]) -> None:
+        for name in named:
+            if self.takes is not None and name not in self.takes and name not in self.absent:
+                raise CaseError(
+                    f"{self.kernel.id}/{self.item.name}: it takes no {name}=; it takes {', '.join(self.takes)}"
+                )
 
     def _refuse_absent(self, given: Mapping[str, Any]) -> None:
         for name in self.absent:
@@ -205,6 +216,20 @@ class Call:
         self._seen[key] = (weakref.ref(value, lambda _: self._seen.pop(key, None)), version, limit)
 
 
+def _tell(seen: list[Callable[[], None] | None]) -> None:
+    for ended in seen:
+        if ended is not None:
+            ended()
+
+
+def _names(signature: inspect.Signature | None) -> tuple[str, ...] | None:
+    """The arguments that a callable takes by name; None where it does not say, or takes any."""
+    if signature is None:
+        return None
+    kinds = [p.kind for p in signature.parameters.values()]
+    return None if inspect.Parameter.VAR_KEYWORD in kinds else tuple(signature.parameters)
+
+
 @dataclass(frozen=True)
 class Form:
     """What is left of an operand that was taken in: enough to check the others against."""
@@ -258,14 +283,18 @@ class HeldCall:
                     raise CaseError(
                         f"{call.kernel.id}: {name}= is held already; hold() another for another"
                     )
+            call._refuse_unknown(named)
             call._refuse_absent(named)
             call.check({n: self._held[n] if n in self._held else named.get(n) for n in call.inputs})
+            seen = []
             for watcher in _watchers:
                 if self._shown is None:
                     raise CaseError(
                         f"{call.kernel.id}: it took in {', '.join(self._held)} before anybody looked on; hold() it again"
                     )
-                watcher(call.kernel, {**self._shown, **named})
-            return self._run(**named, **self._extra)
+                seen.append(watcher(call.kernel, {**self._shown, **named}))
+            result = self._run(**named, **self._extra)
+            _tell(seen)
+            return result
         finally:
             _depth.calls -= 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from contract.config import Config, RunOptions, read_config
 from contract.errors import ContractError, UsageError
 from contract.exits import exit_refused
-from contract.options import parse
+from contract.options import check_target, parse
 
 if TYPE_CHECKING:
     from contract.results import Report
@@ -97,7 +97,7 @@ def _trace() -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     for option, path in (("--json", arguments.json), ("--junit-xml", arguments.junit_xml)):
-        _check_target(option, path)
+        check_target(option, path)
     config = read_config()
 
     from contract import select
@@ -125,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _judge(
     arguments: argparse.Namespace, config: Config, selection: Selection, server: Shared | None
 ) -> int:
-    from contract import runner, select, suites
+    from contract import captured, runner, select, suites
 
     loaded = suites.load(config, arguments.names)
     checks = runner.collect(config)
@@ -154,6 +154,11 @@ def _judge(
         report.notes.append(
             f"{len(chosen)} of {len(checks)} checks were selected; a kernel is judged by those"
         )
+    kernels = {f"{check.kernel}/{check.profile}" for check in checks}
+    report.notes.extend(
+        f"captured rows of no kernel that is here: {name}, in {options.store_root / 'captured'}"
+        for name in captured.strays(options.store_root, kernels)
+    )
     judged = {check.module for check in chosen}
     report.notes.extend(
         f"{suites.short_file(other)} is imported by {file}: what it declares is judged, too"
@@ -207,19 +212,6 @@ def _publish(report: Report, arguments: argparse.Namespace) -> int:
         junit.write_junit(report, arguments.junit_xml)
     show(report, make_console(arguments.color), arguments.verbose - arguments.quiet)
     return reporting.exit_code(report)
-
-
-def _check_target(option: str, path: Path | None) -> None:
-    """Refuse a file that cannot be written before the run rather than after it."""
-    if path is None:
-        return
-    folder = path.resolve().parent
-    if path.is_dir():
-        raise UsageError(f"{option} {path}: is a folder; give a file")
-    if not folder.is_dir():
-        raise UsageError(f"{option} {path}: no folder {folder}; make it first")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{option} {path}: the folder {folder} cannot be written")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -282,4 +274,4 @@ def _capturing(name: str, run: Callable[[list[str]], int], rest: list[str]) -> i
         with capture:
             return run(rest)
     finally:
-        print("\n".join(capture.write(read_config().store_root)), file=sys.stderr)
+        print("\n".join(capture.write()), file=sys.stderr)

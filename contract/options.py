@@ -6,6 +6,7 @@ An option or command stands here when the work behind it exists; any other is a 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -182,3 +183,16 @@ def _bytes(text: str) -> int:
     if not digits.isdecimal() or unit not in units or int(digits) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 512M or 8G")
     return int(digits) * units[unit]
+
+
+def check_target(option: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written before the run rather than after it."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; give a file")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} cannot be written")

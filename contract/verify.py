@@ -31,8 +31,9 @@ def verified(
 ) -> Call:
     """The implementation to call, with its profile and enumerated parameters bound.
 
-    Trusts a verification whose source hashes and environment match. Where this environment has none, the quick gates
-    run once, here and now, with progress on stderr.
+    Trusts a verification whose source hashes and environment match, of the store of the working folder's project (that of
+    the user's cache where no folder above has a pyproject.toml). Where this environment has none, the quick gates run
+    once, here and now, with progress on stderr.
 
     Args:
         kernel: contract name.
@@ -41,8 +42,9 @@ def verified(
         **parameters: enumerated parameters, as gain="1+w".
 
     Raises:
-        NotVerified: the sources changed since they were verified, or a gate is red; names the command that verifies.
-        DeclarationError: no such contract, profile, parameter or implementation.
+        NotVerified: no such implementation; sources that are not the verified ones, or a red gate: names the command that
+            verifies.
+        DeclarationError: no such contract, profile or parameter.
     """
     load_suites()
     target = find(kernel, profile, parameters)
@@ -64,7 +66,8 @@ def verified(
         )
     if known.get("sources") != source_hash(target, item):
         raise NotVerified(
-            f"{target.id}/{item.name}: the sources changed since it was verified; run `{command}`"
+            f"{target.id}/{item.name}: the sources are not those that were verified in {store.root} (edited since, or another"
+            f" version's); run `{command}`"
         )
     return bound(target, item)
 

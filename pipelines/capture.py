@@ -2,7 +2,7 @@
 
     with Capture("smollm2") as capture:
         ...                                 # load the model and run it
-    print("\n".join(capture.write(store_root)))
+    print("\n".join(capture.write()))
 
 Of every kernel rows with the largest outliers are kept and as many drawn at random, of each form (sizes of all dims but the
 rows) alike. A row's outlier is its largest magnitude over its root mean square. Where the rows of a call belong together,
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,8 +26,10 @@ from contract import captured
 from contract.calls import watching
 from contract.case import Case, Kernel, scalars_of, shape_from, take_rows
 from contract.engines.placement import to_bits
+from contract.errors import CaseError, StoreError
 from contract.inputs import generator
 from contract.interval import Array
+from contract.store import find_root
 
 #: Rows that one call gives at most: those of a prompt are like each other.
 ROWS_OF_A_CALL = 8
@@ -46,11 +49,12 @@ class _Kept:
 
 @dataclass
 class _Calls:
-    """What is kept of a kernel, and how many of its calls were seen and were too large."""
+    """What is kept of a kernel, and how many of its calls were seen, and were not taken; `why`, of the first of those."""
 
     kernel: Kernel
     seen: int = 0
-    too_large: int = 0
+    left_out: int = 0
+    why: str = ""
     forms: dict[_Form, list[_Kept]] = field(default_factory=dict)
 
 
@@ -65,59 +69,104 @@ class Capture:
         self.source = source
         self._calls: dict[str, _Calls] = {}
         self._rng = generator("capture", source)
-        self._stack, self._lock = ExitStack(), threading.Lock()
+        self._stack, self._lock, self._depth = ExitStack(), threading.Lock(), 0
+        if not (source.isprintable() and 0 < len(source) <= captured.MOST_SOURCE):
+            raise CaseError(
+                f"source {source[: captured.MOST_SOURCE]!r}; give a name of at most {captured.MOST_SOURCE} letters"
+            )
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(watching(self._see))
+        # entered again, it looks on until the outermost block ends
+        self._depth += 1
+        if self._depth == 1:
+            self._stack.enter_context(watching(self._see))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        self._depth -= 1
+        if not self._depth:
+            self._stack.close()
 
-    def _see(self, kernel: Kernel, given: Mapping[str, Any]) -> None:
+    def _see(self, kernel: Kernel, given: Mapping[str, Any]) -> Callable[[], None] | None:
+        """Look at a call before it writes to its operands; what is returned keeps it, once it has ended well."""
         with self._lock:
-            self._keep(kernel, given)
+            calls = self._calls.setdefault(kernel.id, _Calls(kernel))
+            calls.seen += 1
+            lot = self._rng.random()
+        try:
+            one, form = self._looked_at(kernel, given, lot)
+        except Exception as error:  # noqa: BLE001 - a model must not fail because somebody looks on
+            with self._lock:
+                calls.left_out += 1
+                calls.why = calls.why or str(error).split("\n")[0][:200]
+            return None
+        return partial(self._keep, calls, form, one)
 
-    def _keep(self, kernel: Kernel, given: Mapping[str, Any]) -> None:
-        calls = self._calls.setdefault(kernel.id, _Calls(kernel))
-        calls.seen += 1
+    def _looked_at(
+        self, kernel: Kernel, given: Mapping[str, Any], lot: float
+    ) -> tuple[_Kept, _Form]:
         bits = {o.name: to_bits(given[o.name], kernel.format(o)) for o in kernel.inputs()}
         shape = shape_from(kernel, {name: x.shape for name, x in bits.items()})
         scalars = {s.name: given[s.name] for s in kernel.contract.scalars if s.name in given}
         case = Case(shape, bits, scalars_of(kernel, scalars))
+        # as it is read: a row that the contract says nothing of would make a right kernel red
+        captured.check(kernel, case)
         if kernel.contract.row_dims and not kernel.shares and case.rows(kernel) > ROWS_OF_A_CALL:
             largest = np.argsort(-outliers(kernel, case), kind="stable")[:ROWS_OF_A_CALL]
             case = take_rows(kernel, case, np.sort(largest))
         if not _fits(kernel, case, captured.MOST_ROWS, captured.MOST_BYTES):
-            calls.too_large += 1
-            return
-        new = _Kept(case, float(outliers(kernel, case).max()), self._rng.random())
-        form = _form(kernel, shape)
-        if form not in calls.forms and len(calls.forms) >= MOST_FORMS:
-            form = ()
-        kept = _chosen(
-            [*calls.forms.get(form, ()), new], kernel, captured.MOST_ROWS, captured.MOST_BYTES
-        )
-        # copied, because the model goes on writing to its own memory
-        calls.forms[form] = [_copied(one) if one is new else one for one in kept]
+            raise CaseError(
+                f"{case.rows(kernel)} rows of {captured.bytes_of(case)} bytes are more than a file holds"
+            )
+        case.forget()
+        outlier = float(outliers(kernel, case).max())
+        # copied, because the kernel and the model go on writing to their own memory
+        own = {name: case.operands[name].copy() for name in _written(kernel)}
+        case = Case(case.shape, {**case.operands, **own}, case.scalars)
+        return _Kept(case, outlier, lot), _form(kernel, shape)
 
-    def write(self, root: Path) -> list[str]:
+    def _keep(self, calls: _Calls, form: _Form, new: _Kept) -> None:
+        with self._lock:
+            if form not in calls.forms and len(calls.forms) >= MOST_FORMS:
+                form = ()
+            kept = _chosen(
+                [*calls.forms.get(form, ()), new],
+                calls.kernel,
+                captured.MOST_ROWS,
+                captured.MOST_BYTES,
+            )
+            # copied, because the model goes on writing to its own memory
+            calls.forms[form] = [_copied(one) if one is new else one for one in kept]
+
+    def write(self, root: Path | None = None) -> list[str]:
         """Write a file for each kernel into the store; a line for each says what was kept.
+
+        Args:
+            root: the store; that of the working folder's project where absent.
 
         Raises:
             StoreError: a file that cannot be written, or no `safetensors`.
         """
-        lines = []
+        root = find_root() if root is None else root
+        lines: list[str] = []
+        failed: StoreError | None = None
         for name, calls in sorted(self._calls.items()):
             kernel = calls.kernel
             cases = [one.case for one in _of_all_forms(calls)]
             line = f"{name}: {sum(c.rows(kernel) for c in cases)} rows of {calls.seen} calls"
-            if calls.too_large:
-                line += f", {calls.too_large} of them larger than {captured.MOST_BYTES >> 20} MiB"
+            if calls.left_out:
+                line += f", {calls.left_out} not taken ({calls.why})"
             if cases:
-                path = captured.write(root, kernel, cases, self.source)
+                try:
+                    path = captured.write(root, kernel, cases, self.source)
+                except StoreError as error:
+                    # the others are written all the same
+                    failed = failed or error
+                    continue
                 line += f" captured in {path}"
             lines.append(line)
+        if failed is not None:
+            raise failed
         return lines
 
 
@@ -145,6 +194,13 @@ def outliers(kernel: Kernel, case: Case) -> Array:
         found = np.maximum(found, ratio)
     case.forget()
     return found
+
+
+def _written(kernel: Kernel) -> set[str]:
+    """Inputs that a call may write to."""
+    given = {o.name for o in kernel.inputs()}
+    inout = {o.name for o in kernel.inputs() if o.role == "inout"}
+    return inout | {o.in_place_of for o in kernel.outputs() if o.in_place_of in given}
 
 
 def _form(kernel: Kernel, shape: Mapping[str, int]) -> _Form:

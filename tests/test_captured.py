@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 import torch
 
+import contract.kernels.kv_append
+import contract.kernels.quantize_int8
 import contract.kernels.rms_norm
 import contract.kernels.w4_gemv  # noqa: F401 - they register
 from contract import captured
 from contract.calls import Call
 from contract.case import Case, Kernel, find
 from contract.cli import main
+from contract.engines.placement import from_bits
 from contract.errors import CaseError, StoreError, UsageError
 from contract.inputs import typical_case
 from contract.verify import implementation_of, verified
@@ -134,7 +138,9 @@ def test_a_call_too_large_for_the_file_is_told(
     with Capture("a model") as capture:
         call_norm(call, torch.ones(1, 64).bfloat16())
     (line,) = capture.write(tmp_path)
-    assert line == "rms_norm/two_step: 0 rows of 1 calls, 1 of them larger than 0 MiB"
+    assert line == (
+        "rms_norm/two_step: 0 rows of 1 calls, 1 not taken (1 rows of 256 bytes are more than a file holds)"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -239,6 +245,40 @@ def odd_scalar(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
     metadata["cases"] = json.dumps(facts)
 
 
+def huge_scalar(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    facts = json.loads(metadata["cases"])
+    facts[0]["scalars"]["eps"] = "0x1p9999999"
+    metadata["cases"] = json.dumps(facts)
+
+
+def huge_shape(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["cases"] = metadata["cases"].replace('"rows": 2', '"rows": 1e400')
+
+
+def half_a_row(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["cases"] = metadata["cases"].replace('"rows": 2', '"rows": 2.5')
+
+
+def no_cases(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["cases"] = "[]"
+
+
+def surplus(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    tensors["1.x"] = tensors["0.x"].copy()
+
+
+def long_source(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["source"] = "a" * 81
+
+
+def odd_source(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["source"] = "\x1b[2J\nSUMMARY 1 kernel: 1 pass"
+
+
+def long_kernel(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    metadata["kernel"] = "b" * 100_000 + "\n"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -249,6 +289,14 @@ def odd_scalar(tensors: dict[str, Any], metadata: dict[str, str]) -> None:
         (no_metadata, "'cases' is missing"),
         (no_json, ""),
         (odd_scalar, "scalar eps is nan"),
+        (huge_scalar, ""),
+        (huge_shape, ""),
+        (half_a_row, "case 0 says shape"),
+        (no_cases, "is of no case"),
+        (surplus, "1.x is of no case"),
+        (long_source, "source 'aaaa"),
+        (odd_source, "is no name"),
+        (long_kernel, "it is of bbbb"),
     ],
 )
 def test_a_wrong_file_is_named(change: Any, said: str, tmp_path: Path) -> None:
@@ -256,8 +304,10 @@ def test_a_wrong_file_is_named(change: Any, said: str, tmp_path: Path) -> None:
     again(path, change)
     with pytest.raises(
         StoreError, match=f"{path.name}: .*{said}.*; capture the rows again, or delete"
-    ):
+    ) as caught:
         captured.read(tmp_path, kernel)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("size", [0, 5, 60, -1])
@@ -266,6 +316,38 @@ def test_a_file_that_is_cut_short_is_named(size: int, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(StoreError, match="capture the rows again, or delete the file"):
         captured.read(tmp_path, kernel)
+
+
+def test_what_is_no_file_is_not_taken_for_none(tmp_path: Path) -> None:
+    kernel = norm().kernel
+    path = captured.path_of(tmp_path, kernel.id)
+    path.parent.mkdir(parents=True)
+    loop = path.with_name("loop")
+    loop.symlink_to(loop)
+    found = {captured.fingerprint(tmp_path, kernel.id)}
+    made: list[Callable[[], object]] = [
+        path.mkdir,
+        lambda: path.symlink_to(tmp_path / "nowhere"),
+        lambda: path.symlink_to(loop),
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+    ]
+    for make in made:
+        make()
+        with pytest.raises(StoreError, match="it is there, and no file; capture the rows again"):
+            captured.read(tmp_path, kernel)
+        found.add(captured.fingerprint(tmp_path, kernel.id))
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert len(found) == 2
+
+
+def test_a_file_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
+    kernel, path = written(tmp_path)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(StoreError, match="1099511627776 bytes; captured rows of a kernel have"):
+        captured.read(tmp_path, kernel)
+    assert "bytes; captured rows" in captured.fingerprint(tmp_path, kernel.id)
 
 
 def test_without_the_library_nothing_is_taken_for_judged(
@@ -350,3 +432,92 @@ def test_rows_are_captured_also_where_a_pipeline_fails(
     assert main(["pipeline", "--capture"]) == 0
     assert "[--capture] NAME" in capsys.readouterr().out
     assert main(["pipeline", "--capture", "gpt5"]) == 4
+
+
+def test_what_no_kernel_owns_is_told(project: Path, contract_run: Run) -> None:
+    folder = project / ".contract" / "captured"
+    folder.mkdir(parents=True)
+    (folder / "scaled.gone.safetensors").write_bytes(b"x")
+    (folder / ".scaled.two_step.safetensors.1.0").write_bytes(b"cut off")
+    code, out, _ = contract_run("scaled", "--gate", "shapes")
+    assert code == 0
+    (line,) = [one for one in out.splitlines() if "captured" in one]
+    assert (
+        line
+        == f"note: captured rows of no kernel that is here: scaled.gone.safetensors, in {folder}"
+    )
+
+
+# ---- a model is not disturbed
+
+
+def test_what_the_contract_says_nothing_of_is_not_taken(tmp_path: Path) -> None:
+    kernel = find("quantize_int8", "divide", {"granularity": "tensor"})
+    call = Call(kernel, implementation_of(kernel, "torch"))
+    rms = norm()
+    with Capture("a model") as capture:
+        call(x=torch.tensor([[float("nan"), 1.0]]))
+        call(x=torch.tensor([[2.0, 1.0]]))
+        rms(x=torch.ones(2, 8).bfloat16(), weight=torch.ones(8).bfloat16(), eps=float("inf"))
+        rms(x=torch.ones(0, 8).bfloat16(), weight=torch.ones(8).bfloat16(), eps=1e-5)
+    lines = capture.write(tmp_path)
+    assert "2 calls, 1 not taken (quantize_int8/divide: x[0, 0] is nan" in lines[0]
+    assert "0 rows of 2 calls, 2 not taken (rms_norm/two_step: scalar eps is inf)" in lines[1]
+    assert len(captured.read(tmp_path, kernel)) == 1
+    assert captured.read(tmp_path, rms.kernel) == []
+
+
+def test_a_call_that_fails_is_not_taken(tmp_path: Path) -> None:
+    call = norm()
+    with Capture("a model") as capture:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(call, "item", SimpleNamespace(call=fails, name="torch"))
+            with pytest.raises(ValueError, match="not today"):
+                call_norm(call, torch.ones(1, 8).bfloat16())
+        call_norm(call, torch.ones(1, 8).bfloat16())
+    assert len(cases_of(capture, tmp_path, call)) == 1
+
+
+def fails(**operands: Any) -> Any:
+    raise ValueError("not today")
+
+
+def test_what_is_written_to_is_kept_as_it_was(tmp_path: Path) -> None:
+    kernel = find("kv_append", "moved", {"store": "bf16", "ring": "no"})
+    call = Call(kernel, implementation_of(kernel, "torch"))
+    case = typical_case(kernel, kernel.sized(kernel.contract.shapes[-1]), 0)
+    given = {
+        o.name: from_bits(case.operands[o.name].copy(), kernel.format(o)) for o in kernel.inputs()
+    }
+    with Capture("a model") as capture:
+        call(**given, **case.scalars)
+    (kept,) = cases_of(capture, tmp_path, call)
+    assert all(np.array_equal(kept.operands[n], x) for n, x in case.operands.items())
+
+
+def test_a_capture_that_is_entered_twice_looks_on_until_the_end(tmp_path: Path) -> None:
+    call = norm()
+    with Capture("a model") as capture:
+        with capture:
+            call_norm(call, torch.ones(1, 8).bfloat16())
+        call_norm(call, torch.ones(1, 8).bfloat16())
+    call_norm(call, torch.ones(1, 8).bfloat16())
+    assert len(cases_of(capture, tmp_path, call)) == 2
+
+
+def test_one_file_that_cannot_be_written_does_not_lose_the_others(tmp_path: Path) -> None:
+    kernel = find("quantize_int8", "divide", {"granularity": "tensor"})
+    first, second = Call(kernel, implementation_of(kernel, "torch")), norm()
+    with Capture("a model") as capture:
+        first(x=torch.ones(1, 8))
+        call_norm(second, torch.ones(1, 8).bfloat16())
+    captured.path_of(tmp_path, kernel.id).mkdir(parents=True)
+    with pytest.raises(StoreError, match="quantize_int8"):
+        capture.write(tmp_path)
+    assert len(captured.read(tmp_path, second.kernel)) == 1
+
+
+def test_a_source_is_a_name() -> None:
+    for name in ("", "a" * 81, "a\nb"):
+        with pytest.raises(CaseError, match="give a name of at most 80 letters"):
+            Capture(name)

