@@ -5,7 +5,8 @@
 
 What may stand between two kernels, by operator of aten:
 
-    views          view, transpose, select, slice, expand, ... and the other name of the same bits, view(dtype)
+    views          view, transpose, select, slice, expand, ... and the other name of the same bits, view(dtype); of which
+                   halves may be taken: the upper ones of fp32 are bf16, cut off
     indexing       index, index_select, gather, take, embedding, and writing by index without accumulation
     copies         clone, contiguous, cat, stack, repeat, copy_, all tensors of one dtype
     allocation     empty, zeros, ones, full, arange of integers, fill_, a tensor of Python's numbers
@@ -15,7 +16,8 @@ Everything else is refused, also what is harmless but not listed. An operator th
 reshape) is judged by those. Inside `contract.calls.Call` everything is allowed; so is, inside `measuring()`, what looks at
 values and gives none back to the model.
 
-Not seen: arithmetic of Python's own numbers, and memory that is written to by other means than torch.
+Not seen: arithmetic of Python's own numbers; memory that is read or written by other means than torch's tensors (dlpack
+capsules, pickles and pointers among them); other threads and processes; code that switches torch's modes off.
 """
 
 from __future__ import annotations
@@ -64,7 +66,15 @@ READS: dict[Any, str] = {
     torch.Tensor.tolist: "tolist()",
     torch.Tensor.__array__: "__array__()",
     torch.Tensor.__dlpack__: "__dlpack__()",
+    torch.Tensor.__repr__: "__repr__()",
+    torch.Tensor.__float__: "__float__()",
+    torch.Tensor.__complex__: "__complex__()",
+    torch.Tensor.untyped_storage: "untyped_storage()",
+    torch.tensor: "torch.tensor()",
+    torch.as_tensor: "torch.as_tensor()",
 }
+#: Tensor methods that compute with a function of Python's, which the dispatcher does not see.
+APPLIES = (torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_)
 _measuring: ContextVar[bool] = ContextVar("contract_pipelines_measuring", default=False)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -130,9 +140,20 @@ class _Reads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if excused():
+            return func(*args, **(kwargs or {}))
+        if func in APPLIES:
+            raise _refusal(f"Tensor.{func.__name__} computes with a function of Python's", args)
         name = READS.get(func)
-        if name and not excused() and not _is_integer(args[0]):
-            raise _refusal(f"Tensor.{name} {READING}", args)
+        # torch.tensor() reads the tensors that a list of its holds; one that is given alone is copied, which is seen
+        inside = args[0] if func in (torch.tensor, torch.as_tensor) else args[:1]
+        if (
+            name
+            and isinstance(inside, list | tuple)
+            and not all(map(_is_integer, _tensors(inside)))
+        ):
+            shown = name if name.startswith("torch.") else f"Tensor.{name}"
+            raise _refusal(f"{shown} {READING}", args)
         return func(*args, **(kwargs or {}))
 
 
@@ -155,6 +176,8 @@ def objection(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> st
         # index_put(self, indices, values, accumulate)
         added = name.startswith("index_put") and (kwargs.get("accumulate") or args[3:] == (True,))
         return "adds to what is there (accumulate=True)" if added else None
+    if name == "fill_" and _is_integer(args[0]) and isinstance(args[1], float):
+        return "rounds a number to an integer"
     if name in COPIES:
         types = {x.dtype for x in _tensors(args)} | {kwargs.get("dtype")} - {None}
         return f"changes the dtype ({_names(types)})" if len(types) > 1 else None

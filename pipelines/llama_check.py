@@ -8,10 +8,14 @@ and the last layer are judged by their contracts as well, which sees what a comp
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from contract import NotAllowed, assert_allowed, verified
@@ -85,6 +89,71 @@ def transformers_model(config: LlamaConfig, weights: Mapping[str, torch.Tensor])
     model.tie_weights()
     model.eval()
     return model
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What of a GGUF file is read otherwise than transformers reads it; 0 where everything is the same, bit for bit.
+
+    Attributes:
+        sizes: names of the sizes and conventions that differ.
+        tensors: names of the tensors that differ, or that one of both lacks.
+    """
+
+    sizes: tuple[str, ...]
+    tensors: tuple[str, ...]
+
+    @property
+    def different(self) -> int:
+        return len(self.sizes) + len(self.tensors)
+
+    def gate(self) -> Gate:
+        """The gate `import`."""
+        return Gate("import", lambda out: self, [exactly("different", 0)])
+
+
+def their_import(path: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
+    """A GGUF file as transformers' own loader reads it: sizes, and dequantised tensors by its names.
+
+    Raises:
+        UsageError: transformers is not installed.
+    """
+    transformers, loader = extra("transformers"), extra("transformers.modeling_gguf_pytorch_utils")
+    read = loader.load_gguf_checkpoint
+    # it counts tensors there
+    with contextlib.redirect_stderr(io.StringIO()):
+        found = read(str(path), return_tensors=False)["config"]
+        with torch.device("meta"):
+            described = transformers.LlamaConfig(
+                **{k: v for k, v in found.items() if k != "model_type"}
+            )
+            named = transformers.LlamaForCausalLM(described)
+        tensors = read(str(path), return_tensors=True, model_to_load=named)["tensors"]
+    sizes = {ours: found[theirs] for ours, theirs in _SIZES.items()}
+    return LlamaConfig(**sizes), {name: torch.as_tensor(x) for name, x in tensors.items()}
+
+
+#: LlamaConfig's names -> those of transformers' LlamaConfig.
+_SIZES = {
+    "layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads", "d": "head_dim", "mlp": "intermediate_size", "vocab": "vocab_size",
+    "theta": "rope_theta", "eps": "rms_norm_eps", "context": "max_position_embeddings",
+}  # fmt: skip
+
+
+def compare_imports(
+    ours: tuple[LlamaConfig, Mapping[str, torch.Tensor]],
+    theirs: tuple[LlamaConfig, Mapping[str, torch.Tensor]],
+) -> Imported:
+    """Sizes as fp32 numbers, tensors bit for bit."""
+    mine, other = (vars(config) for config, _ in (ours, theirs))
+    sizes = [n for n in mine if np.float32(mine[n]) != np.float32(other[n])]
+    left, right = ours[1], theirs[1]
+    tensors = [
+        n for n in sorted(left.keys() | right.keys())
+        if n not in left or n not in right or not torch.equal(left[n].float(), right[n].float())
+    ]  # fmt: skip
+    return Imported(tuple(sizes), tuple(tensors))
 
 
 def expected_of(
@@ -163,8 +232,8 @@ class Stages:
                 self.refused += 1
 
 
-def gates(expected: Expected, precision: str) -> list[Gate]:
-    """What a run has to keep."""
+def gates(expected: Expected, precision: str, exact: torch.Tensor | None = None) -> list[Gate]:
+    """What a run has to keep; `exact`, the logits of the same model in fp32, have to be as near as in a run of fp32."""
     if precision == "fp32":
         margin, error = FP32_MARGIN, FP32_ERROR * float(expected.logits.std())
     else:
@@ -180,6 +249,10 @@ def gates(expected: Expected, precision: str) -> list[Gate]:
             ],
         )
     ]
+    if exact is not None:
+        # in bf16 a fault of the model's structure can be smaller than what the rounding does to anybody's logits
+        (same,) = gates(expected, "fp32")
+        found.append(Gate("fp32", lambda out: same.measure(Forced(exact, 0)), same.limits))
     if precision == "bf16":
         found.append(Gate("stages", lambda out: out, [exactly("refused", 0)]))
     return found
@@ -193,6 +266,9 @@ def check(
     expected: Expected,
     controls: Sequence[str],
     name: str,
+    *,
+    exact: Callable[[], Weights] | None = None,
+    more: Sequence[Gate] = (),
 ) -> Report:
     """Our model along the expected text, and broken ones.
 
@@ -201,6 +277,8 @@ def check(
         precision: 'bf16' or 'fp32'.
         prompt, expected: what is compared.
         controls: names of CONTROLS.
+        exact: the fp32 weights, with which the same model is looked at beside one of bf16.
+        more: further gates.
     """
 
     def run(
@@ -223,7 +301,11 @@ def check(
         runs = Runs(config, precision, run)
         return NegativeControl(name, lambda right: CONTROLS[name](right, runs), blind)
 
-    return judge(gates(expected, precision), run(), [made(n) for n in controls], name)
+    wide = None
+    if exact is not None:
+        wide = forced(Llama(config, exact(), Kernels("fp32")), prompt, expected.text)
+    wanted = [*gates(expected, precision, wide), *more]
+    return judge(wanted, run(), [made(n) for n in controls], name)
 
 
 def _zero(right: Forced, runs: Runs) -> Forced:

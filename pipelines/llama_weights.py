@@ -8,6 +8,7 @@ pairs dims i and i + d / 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from contract.pipelines.checkpoints import Checkpoint
 from contract.pipelines.gguf_file import split_q4_1, split_q8_0, unpermuted_rows
 from contract.pipelines.llama import Layer, LlamaConfig, Product, Weights
 
+#: No model of this kind is larger; a hostile file says what it likes.
+MOST, MOST_LAYERS = 1 << 24, 1024
 NORMS = ("attn_norm", "ffn_norm")
 #: Products that share their rows are one: its rows lie one after the other.
 QKV, GATE_UP = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
@@ -39,23 +42,39 @@ def config_of(metadata: Mapping[str, Any]) -> LlamaConfig:
 
     def number(name: str) -> Any:
         value = metadata.get(f"llama.{name}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise CheckpointError(f"llama.{name} is {value!r}; the model's file states a number")
         return value
 
-    heads = int(number("attention.head_count"))
+    def size(name: str) -> int:
+        value = number(name)
+        if value != int(value) or not 1 <= value <= MOST:
+            raise CheckpointError(
+                f"llama.{name} is {value!r}; the model's file states a whole number of 1 to {MOST}"
+            )
+        return int(value)
+
+    layers = size("block_count")
+    if layers > MOST_LAYERS:
+        raise CheckpointError(
+            f"llama.block_count is {layers}; at most {MOST_LAYERS} layers are read"
+        )
     return LlamaConfig(
-        layers=int(number("block_count")),
-        width=int(number("embedding_length")),
-        heads=heads,
-        kv_heads=int(number("attention.head_count_kv")),
-        d=int(number("rope.dimension_count")),
-        mlp=int(number("feed_forward_length")),
-        vocab=int(number("vocab_size")),
+        layers=layers,
+        width=size("embedding_length"),
+        heads=size("attention.head_count"),
+        kv_heads=size("attention.head_count_kv"),
+        d=size("rope.dimension_count"),
+        mlp=size("feed_forward_length"),
+        vocab=size("vocab_size"),
         theta=float(number("rope.freq_base")),
         # the file holds it in fp32; models state it in a few decimal digits
         eps=float(f"{number('attention.layer_norm_rms_epsilon'):.6g}"),
-        context=int(number("context_length")),
+        context=size("context_length"),
     )
 
 

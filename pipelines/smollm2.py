@@ -78,7 +78,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "--quantised-down is a run of its own, along the greedy text; leave out --check, --negative-control and --seed"
         )
-    checkpoint = open_checkpoint(package_file(SMOLLM2, given.weights))
+    path = package_file(SMOLLM2, given.weights)
+    checkpoint = open_checkpoint(path)
     tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
     config = config_of(checkpoint.metadata)
     prompt = tokenizer.encode(tokenizer.chat([{"role": "user", "content": given.prompt}]))
@@ -88,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
             " for fewer"
         )
     if given.check or control is not None:
-        return _check(given, checkpoint, config, tokenizer, prompt)
+        return _check(given, path, checkpoint, config, tokenizer, prompt)
     if given.quantised_down:
         return _quantised_down(given, checkpoint, tokenizer, prompt)
     return _answer(given, checkpoint, tokenizer, prompt, start)
@@ -96,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(
     given: argparse.Namespace,
+    path: Path,
     checkpoint: Checkpoint,
     config: LlamaConfig,
     tokenizer: Tokenizer,
@@ -106,14 +108,19 @@ def _check(
     from contract.pipelines.llama_weights import dequantised, load
 
     control = given.negative_control
-    expected = llama_check.expected_of(
-        config, dequantised(checkpoint, config), prompt, given.tokens, tokenizer.eos_ids
-    )
+    # transformers reads the file itself: what both sides had from us, no comparison would see
+    theirs = llama_check.their_import(path)
+    imported = llama_check.compare_imports((config, dequantised(checkpoint, config)), theirs)
+    expected = llama_check.expected_of(*theirs, prompt, given.tokens, tokenizer.eos_ids)
     names = [control] if control is not None else list(llama_check.CONTROLS)
     report = llama_check.check(
         config, lambda changed: load(checkpoint, given.precision, changed=changed)[1],
         given.precision, prompt, expected, names, f"smollm2 {given.precision}",
+        exact=None if given.precision == "fp32" else lambda: load(checkpoint, "fp32")[1],
+        more=[imported.gate()],
     )  # fmt: skip
+    for name in (*imported.sizes, *imported.tensors[:8]):
+        print(f"transformers reads another {name}")
     print("\n".join(report.lines()))
     _write(given.json, report.to_json())
     # a control that is asked for is the run itself: red is 1

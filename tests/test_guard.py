@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -94,11 +95,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "scattered": (lambda: X.clone().scatter_add_(0, IDS[None], X), "aten.scatter_add_"),
     "counted": (lambda: torch.arange(0.0, 1.0, 0.1), "aten.arange.start_step counts"),
     "drawn": (lambda: torch.randn(3), "aten.randn.default"),
-    "item": (lambda: float(X[0, 0]), "aten._local_scalar_dense.default hands values"),
+    "item": (lambda: X[0, 0].item(), "aten._local_scalar_dense.default hands values"),
     "numpy": (lambda: X.numpy(), r"Tensor.numpy\(\) hands values"),
     "array": (lambda: np.asarray(X), r"Tensor.(__array__|numpy)\(\) hands values"),
     "list": (lambda: X.tolist(), r"Tensor.tolist\(\) hands values"),
     "dlpack": (lambda: np.from_dlpack(X), r"Tensor.__dlpack__\(\) hands values"),
+    "applied": (lambda: X.clone().apply_(lambda v: 2 * v), "Tensor.apply_ computes with a function"),
+    "mapped": (lambda: X.clone().map_(X, lambda a, b: a + b), "Tensor.map_ computes with a function"),
+    "read_anew": (
+        lambda: torch.tensor([X[0, 0], X[0, 1]], dtype=torch.bfloat16),
+        r"torch.tensor\(\) hands values|_local_scalar_dense",
+    ),
+    "text": (lambda: repr(X), r"Tensor.__repr__\(\) hands values"),
+    "printed": (lambda: str(X), r"Tensor.__repr__\(\) hands values"),
+    "float": (lambda: torch.DoubleTensor([X[0, 0]]), r"hands values"),
+    "bytes": (lambda: bytes(X.untyped_storage()), r"Tensor.untyped_storage\(\) hands values"),
+    "pickled": (lambda: pickle.dumps(X), r"Tensor.untyped_storage\(\) hands values"),
+    "filled": (lambda: torch.empty(2, dtype=torch.int32).fill_(2.9), "aten.fill_.Scalar rounds"),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ def test_the_sizes_are_read_from_the_file() -> None:
         ("general.architecture", "gemma", "architecture 'gemma'"),
         ("llama.block_count", "2", "llama.block_count is '2'"),
         ("llama.vocab_size", None, "llama.vocab_size is None"),
+        ("llama.block_count", 1 << 23, "llama.block_count is 8388608; at most 1024 layers"),
+        ("llama.block_count", float("inf"), "llama.block_count is inf"),
+        ("llama.attention.head_count", float("nan"), "llama.attention.head_count is nan"),
+        ("llama.attention.head_count", 2.9, "head_count is 2.9; .* a whole number of 1 to"),
+        ("llama.rope.dimension_count", 1 << 31, "dimension_count is 2147483648; .* a whole number"),
+        ("llama.rope.freq_base", float("inf"), "llama.rope.freq_base is inf"),
     ):
         with pytest.raises(CheckpointError, match=said):
             config_of({**METADATA, name: value})
@@ -183,6 +190,38 @@ def test_every_negative_control_is_seen(
         name: "blind" if name in blind else "red" for name in llama_check.CONTROLS
     }, report.lines()
     assert report.exit_code == 0
+
+
+@pytest.mark.parametrize("theta", [1e4, 1.01e4])
+def test_a_fault_that_bf16_hides_is_seen_in_fp32(
+    stored: Any, theirs: llama_check.Expected, theta: float
+) -> None:
+    ours = dataclasses.replace(SIZES, theta=theta)
+    report = llama_check.check(
+        ours, lambda changed: load(stored, "bf16", changed=changed)[1], "bf16", PROMPT, theirs, [], "small",
+        exact=lambda: load(stored, "fp32")[1],
+    )  # fmt: skip
+    outcomes = {gate.name: gate.outcome for gate in report.verdict.gates}
+    assert outcomes == {
+        "logits": "green", "stages": "green", "fp32": "green" if theta == SIZES.theta else "red",
+    }, report.lines()  # fmt: skip
+
+
+def test_an_import_is_compared_with_another_one(stored: Any) -> None:
+    tensors = dequantised(stored, SIZES)
+    right = (SIZES, tensors)
+    # as transformers reads it: fp32's 1e-4
+    as_fp32 = dataclasses.replace(SIZES, eps=float(np.float32(SIZES.eps)))
+    same = llama_check.compare_imports(right, (as_fp32, dict(tensors)))
+    assert same == llama_check.Imported((), ())
+    name = "model.layers.1.self_attn.q_proj.weight"
+    rows = {**tensors, name: tensors[name].flip(0)}
+    del rows["model.norm.weight"]
+    wrong = (dataclasses.replace(SIZES, theta=1e5, eps=1e-6), rows)
+    found = llama_check.compare_imports(right, wrong)
+    assert found.sizes == ("theta", "eps")
+    assert found.tensors == (name, "model.norm.weight")
+    assert found.different == 4
 
 
 def test_packed_weights_stay_packed(stored: Any) -> None:
