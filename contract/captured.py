@@ -98,7 +98,8 @@ def write(root: Path, kernel: Kernel, cases: Sequence[Case], source: str) -> Pat
         for c in cases
     ]
     tensors = {
-        f"{i}.{name}": np.ascontiguousarray(bits)
+        # not ascontiguousarray, which makes a row of a scalar
+        f"{i}.{name}": np.array(bits, order="C")
         for i, case in enumerate(cases)
         for name, bits in case.operands.items()
     }

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import contract.kernels.gemm_i8
 import contract.kernels.kv_append
 import contract.kernels.quantize_int8
 import contract.kernels.rms_norm
@@ -194,6 +195,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert path == tmp_path / "captured" / "rms_norm.two_step.safetensors"
     assert (tmp_path / ".gitignore").read_text() == "*\n"
     assert captured.read(tmp_path, find("rms_norm", "once")) == []
+
+
+def test_an_operand_without_dims_and_one_turned_are_read_as_they_were(tmp_path: Path) -> None:
+    kernel = find("gemm_i8", "float32", {"granularity": "tensor"})
+    case = typical_case(kernel, {"rows": 2, "k": 4, "n": 3}, 0)
+    turned = {**case.operands, "weight": np.asfortranarray(case.operands["weight"])}
+    captured.write(tmp_path, kernel, [Case(case.shape, turned, case.scalars)], "m")
+    (again,) = captured.read(tmp_path, kernel)
+    assert again.operands["x_scale"].shape == ()
+    assert all(np.array_equal(again.operands[n], x) for n, x in case.operands.items())
 
 
 def test_more_than_the_most_rows_are_not_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from contract.declare import Contract, Profile, output, tensor
 from contract.errors import CaseError, DeclarationError
 from contract.gates import invariance
 from contract.gates.invariance import _with_other_rows
-from contract.inputs import exact_cases, shape_list, size_of, typical_case
+from contract.inputs import exact_cases, shape_list, size_of, stress_cases, typical_case
 from contract.interval import Array
 from contract.kernels.add_rms_tail import add_rms_tail
 from contract.kernels.embed import embed
@@ -31,14 +32,14 @@ def kernel_of(contract: Contract, profile: str, **parameters: str) -> Kernel:
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, ...], tuple[Any, Array]]:
-    """What typical_case keeps, empty at first."""
-    found: dict[tuple[Any, ...], tuple[Any, Array]] = {}
-    monkeypatch.setattr(inputs, "_typical", found)
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """What typical_case and stress_cases keep, empty at first."""
+    found: Kept = {}
+    monkeypatch.setattr(inputs, "_kept", found)
     return found
 
 
-Kept = dict[tuple[Any, ...], tuple[Any, Array]]
+Kept = dict[tuple[Any, ...], tuple[Any, Mapping[str, Array]]]
 
 
 # Typical data
@@ -100,10 +101,48 @@ def test_memory_of_typical_data_is_bounded(kept: Kept, monkeypatch: pytest.Monke
     for rows in range(1, 40):
         for kernel in kernels_of(rms_norm):
             typical_case(kernel, {"rows": rows, "d": 24}, 0)
-            held = sum(bits.nbytes for _, bits in kept.values())
+            held = sum(x.nbytes for _, made in kept.values() for x in made.values())
             assert held <= inputs.KEPT_BYTES
             most = max(most, held)
     assert most > inputs.KEPT_BYTES / 2
+
+
+# Stress rows
+
+
+def test_stress_rows_are_the_same_whether_kept_or_fresh(kept: Kept) -> None:
+    kernels = list(kernels_of(rms_norm)) + list(kernels_of(layer_norm))
+    held = {kernel.id: stress_cases(kernel, "quick", 3) for kernel in kernels}
+    for kernel in kernels:
+        kept.clear()
+        for first, fresh in zip(held[kernel.id], stress_cases(kernel, "quick", 3), strict=True):
+            assert (first.shape, first.scalars, first.label) == (
+                fresh.shape,
+                fresh.scalars,
+                fresh.label,
+            )
+            assert first.operands.keys() == fresh.operands.keys()
+            for name, bits in first.operands.items():
+                assert not bits.flags.writeable
+                np.testing.assert_array_equal(fresh.operands[name], bits, strict=True)
+    once, steps = (held[f"rms_norm/{profile}"] for profile in ("once", "two_step"))
+    assert once[0].operands["x"] is steps[0].operands["x"]
+
+
+def test_operands_of_one_name_and_other_dims_have_their_own_stress_rows(kept: Kept) -> None:
+    contract = Contract(
+        name="dims", family="sums",
+        reference=lambda r, x, w, kind: r.round("out", x * w),
+        operands=(tensor("x", "rows d"), tensor("w", "d", when={"kind": ("row",)}),
+                  tensor("w", "one", when={"kind": ("one",)}), output("out", "rows d")),
+        parameters={"kind": ("row", "one")},
+        profiles=(Profile("once", {"out": "bf16"}),), row_dims=("rows",),
+        shapes=({**SHAPE, "one": 1},), stress=({"d": 8, "one": 1},),
+        not_applicable={"exact": "a test"},
+    )  # fmt: skip
+    for kind, size in (("row", 8), ("one", 1)):
+        (case, *_) = stress_cases(kernel_of(contract, "once", kind=kind), "quick", 0)
+        assert case.operands["w"].shape == (size,)
 
 
 # Proven rows
