@@ -59,6 +59,9 @@ class Judge:
 
     def __init__(self, options: Mapping[str, Any], emit: Any):
         self.options, self.emit = options, emit
+        # a judge without a store has no captured rows
+        root = options.get("store_root")
+        self._store_root = None if root is None else Path(root)
         self.last: tuple[str, Bench | None] = ("", None)
         self.workers: dict[tuple[Any, ...], Worker] = {}
         # implementation -> the first gate of this job, which told that it does not take the contract's arguments
@@ -123,7 +126,7 @@ class Judge:
                 self.options["effort"],
                 self.options["seed"],
                 [case for case in stored if case is not None],
-                Path(self.options["store_root"]),
+                self._store_root,
             )
             self.last = key, bench
         return bench

@@ -149,7 +149,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "outputs_compared": check.outputs_compared,
             "one_value_share": check.one_value_share,
             "widest_ulp": check.widest_ulp,
-            "captured": check.captured,
+            **({"captured": check.captured} if check.captured else {}),
             "detail": check.detail,
             "reproduce": "" if check.good and not check.reproduce else reproduce(check),
             "from_receipt": check.from_receipt,

@@ -240,6 +240,12 @@ def test_json_has_the_schema_of_the_design() -> None:
     }
 
 
+def test_json_says_captured_where_rows_were() -> None:
+    report = good_report()
+    report.checks.append(replace(RED, captured=3))
+    assert [check.get("captured") for check in to_json(report)["checks"]][-2:] == [None, 3]
+
+
 def test_json_text_is_sorted_finite_and_the_same_but_for_times() -> None:
     report = good_report()
     report.checks.append(replace(RED, widest_ulp=float("inf"), seconds=1.0))
