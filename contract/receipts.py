@@ -59,7 +59,7 @@ class Keys:
 
 def files_of(check: Check) -> tuple[Path, ...]:
     """Every file whose source the result of a check depends on."""
-    return _reached(check.spec["name"], check.module).files
+    return _reached_by(check).files
 
 
 class _Reached(NamedTuple):
@@ -70,12 +70,16 @@ class _Reached(NamedTuple):
     installed: tuple[str, ...]
 
 
+def _reached_by(check: Check) -> _Reached:
+    """`closure_of` the modules of its contract's reference and declaration, and of its target."""
+    home = registry.get(check.spec["name"]).reference.__module__
+    modules = {home, check.module, *_declared_in(check.spec["name"])}
+    return _reached(tuple(sorted(m for m in modules if m)))
+
+
 @cache
-def _reached(name: str, module: str) -> _Reached:
-    """`closure_of` the modules of a contract's reference and declaration, and of a target."""
-    home = registry.get(name).reference.__module__
-    modules = {home, module, *_declared_in(name)}
-    reached, installed = closure_of(tuple(sorted(m for m in modules if m)))
+def _reached(modules: tuple[str, ...]) -> _Reached:
+    reached, installed = closure_of(modules)
     files = tuple(sorted(sources.module_files(reached).values()))
     return _Reached(digest(dict(reached)), files, installed)
 
@@ -88,7 +92,7 @@ def forget() -> None:
 
 def depends(check: Check, root: Path) -> dict[str, Any]:
     """Hashes of every source that the result of a check depends on."""
-    reached = _reached(check.spec["name"], check.module)
+    reached = _reached_by(check)
     found: dict[str, Any] = {"sources": reached.digest}
     found["distributions"] = distributions((*check.requires, *reached.installed))
     if check.gate == "limits":
