@@ -118,11 +118,10 @@ class Call:
         return result
 
     def _refuse_unknown(self, named: Mapping[str, Any]) -> None:
-        for name in named:
-            if self.takes is not None and name not in self.takes and name not in self.absent:
-                raise CaseError(
-                    f"{self.kernel.id}/{self.item.name}: it takes no {name}=; it takes {', '.join(self.takes)}"
-                )
+        if self.takes is not None and (strange := named.keys() - self.takes.keys() - self.absent):
+            raise CaseError(
+                f"{self.kernel.id}/{self.item.name}: it takes no {min(strange)}=; it takes {', '.join(self.takes)}"
+            )
 
     def _refuse_absent(self, given: Mapping[str, Any]) -> None:
         for name in self.absent:
@@ -222,12 +221,12 @@ def _tell(seen: list[Callable[[], None] | None]) -> None:
             ended()
 
 
-def _names(signature: inspect.Signature | None) -> tuple[str, ...] | None:
+def _names(signature: inspect.Signature | None) -> Mapping[str, inspect.Parameter] | None:
     """The arguments that a callable takes by name; None where it does not say, or takes any."""
     if signature is None:
         return None
     kinds = [p.kind for p in signature.parameters.values()]
-    return None if inspect.Parameter.VAR_KEYWORD in kinds else tuple(signature.parameters)
+    return None if inspect.Parameter.VAR_KEYWORD in kinds else signature.parameters
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ ignores: activations may say more of a user's data than a repository should hold
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from contract import sources
 from contract.availability import missing_reason
 from contract.case import Case, Kernel, check_finite, check_values, scalars_of, shape_from
 from contract.errors import CaseError, StoreError
@@ -44,8 +44,7 @@ def fingerprint(root: Path, kernel_id: str) -> str:
         return ""
     try:
         _refuse_odd(path)
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sources.file_hash(path)
     except (StoreError, OSError) as error:
         return str(error)
 

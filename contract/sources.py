@@ -97,10 +97,10 @@ def closure(
             if outside is not None and _is_installed(path):
                 outside.add(name.partition(".")[0])
             continue
-        result[name] = _sha256(path)
+        result[name] = file_hash(path)
         for suffix in _DEVICE_SUFFIXES:
             if (other := path.with_suffix(suffix)).is_file():
-                result[f"{name}:{other.name}"] = _sha256(other)
+                result[f"{name}:{other.name}"] = file_hash(other)
         waiting += [(one, False) for one in finder.reached(name, path) if one not in result]
     return dict(sorted(result.items()))
 
@@ -171,7 +171,7 @@ class Finder:
 
     def reached(self, name: str, path: Path) -> tuple[str, ...]:
         """The modules that a module's imports load, each once."""
-        digest = _sha256(path)
+        digest = file_hash(path)
         known = self._reached.get(name)
         if known is None or known[0] != digest:
             found = dict.fromkeys(_reached(name, path, _imports(path), self))
@@ -221,7 +221,8 @@ class Finder:
         return None
 
 
-def _sha256(path: Path) -> str:
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, read once while its time and size stay."""
     status = path.stat()
     stamp = (status.st_mtime_ns, status.st_size)
     known = _hashes.get(path)
@@ -233,7 +234,7 @@ def _sha256(path: Path) -> str:
 def _imports(path: Path) -> tuple[_Import, ...]:
     if path.suffix != ".py":
         return ()
-    key = _sha256(path)
+    key = file_hash(path)
     if key not in _parsed:
         _parsed[key] = tuple(_read_imports(path.read_bytes()))
     return _parsed[key]
@@ -294,5 +295,5 @@ def framework_hash() -> str:
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if parts[0] not in _SUITES:
-            total.update(f"{'/'.join(parts)}\0{_sha256(path.resolve())}\n".encode())
+            total.update(f"{'/'.join(parts)}\0{file_hash(path.resolve())}\n".encode())
     return total.hexdigest()

@@ -111,19 +111,21 @@ class Capture:
         case = Case(shape, bits, scalars_of(kernel, scalars))
         # as it is read: a row that the contract says nothing of would make a right kernel red
         captured.check(kernel, case)
+        found: Array | None = None
         if kernel.contract.row_dims and not kernel.shares and case.rows(kernel) > ROWS_OF_A_CALL:
-            largest = np.argsort(-outliers(kernel, case), kind="stable")[:ROWS_OF_A_CALL]
+            found = outliers(kernel, case)
+            largest = np.argsort(-found, kind="stable")[:ROWS_OF_A_CALL]
             case = take_rows(kernel, case, np.sort(largest))
         if not _fits(kernel, case, captured.MOST_ROWS, captured.MOST_BYTES):
             raise CaseError(
                 f"{case.rows(kernel)} rows of {captured.bytes_of(case)} bytes are more than a file holds"
             )
-        case.forget()
-        outlier = float(outliers(kernel, case).max())
+        # not before it is known to be small enough
+        found = outliers(kernel, case) if found is None else found
         # copied, because the kernel and the model go on writing to their own memory
         own = {name: case.operands[name].copy() for name in _written(kernel)}
         case = Case(case.shape, {**case.operands, **own}, case.scalars)
-        return _Kept(case, outlier, lot), _form(kernel, shape)
+        return _Kept(case, float(found.max()), lot), _form(kernel, shape)
 
     def _keep(self, calls: _Calls, form: _Form, new: _Kept) -> None:
         with self._lock:

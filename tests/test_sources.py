@@ -217,7 +217,7 @@ def test_the_framework_is_hashed_without_its_suites(monkeypatch: pytest.MonkeyPa
         seen.append(path)
         return ""
 
-    monkeypatch.setattr(sources, "_sha256", sha256)
+    monkeypatch.setattr(sources, "file_hash", sha256)
     framework_hash.__wrapped__()
     names = {str(path.relative_to(ROOT)) for path in seen}
     assert {"contract/worker.py", "contract/readings/range.py"} <= names
