@@ -151,6 +151,17 @@ EXPONENTIALS = {
     "out": "bf16",
     "lse": "fp32",
 }
+SEES_A_KEY = {
+    **LOG,
+    "empty,mask=full": "a query of the full mask sees the last key at least",
+}
+
+
+def _fused(gauge: str) -> dict[str, str]:
+    """Options of kernels that take the keys block by block."""
+    return {"weights": "exponentials", "gauge": gauge, "sums": "unrounded", "empty": "zeros"}
+
+
 NOT_ROUNDED = "no weight is rounded"
 NO_ULP = "exp and the sums leave more than an ulp of whatever is no exact average"
 NO_EXPONENTIALS = {
@@ -238,34 +249,18 @@ attention = register(
             Profile(
                 "flash",
                 EXPONENTIALS,
-                options={
-                    "weights": "exponentials",
-                    "gauge": "running256",
-                    "sums": "unrounded",
-                    "empty": "zeros",
-                },
+                options=_fused("running256"),
                 when={"mask": ("full", "prefix"), "capped": ("no",)},
                 users="FlashAttention and other fused kernels with bf16 weights",
-                vacuous={
-                    **LOG,
-                    "empty,mask=full": "a query of the full mask sees the last key at least",
-                },
+                vacuous=SEES_A_KEY,
             ),
             Profile(
                 "sdpa",
                 EXPONENTIALS,
-                options={
-                    "weights": "exponentials",
-                    "gauge": "running512",
-                    "sums": "unrounded",
-                    "empty": "zeros",
-                },
+                options=_fused("running512"),
                 when={"mask": ("full", "prefix"), "capped": ("no",)},
                 users="torch's F.scaled_dot_product_attention on the CPU",
-                vacuous={
-                    **LOG,
-                    "empty,mask=full": "a query of the full mask sees the last key at least",
-                },
+                vacuous=SEES_A_KEY,
             ),
             Profile(
                 "float32",
