@@ -1,0 +1,204 @@
+"""cp.async: copies from global to shared memory that end when their lane waits for them.
+
+What is copied is read at once; until the wait the bytes in shared memory are in flight, and touching them is a fault.
+After it they are visible to the lane that waited, and to other warps after a barrier.
+
+Source: PTX ISA, section 9.7.9.25 (asynchronous copies: cp.async, commit_group, wait_group, wait_all).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.engines.ptx import accesses
+from contract.engines.ptx.accesses import (
+    Run,
+    Shape,
+    malformed,
+    unsupported,
+    where,
+)
+from contract.engines.ptx.batch import Batch, Mask
+from contract.engines.ptx.decoded import Constant, Instruction, Memory, Program, Register
+from contract.engines.ptx.noting import note_read, note_write
+from contract.engines.ptx.races import SharedShadow
+
+Array = NDArray[Any]
+HINTS = frozenset(["L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"])
+
+
+@dataclass(slots=True)
+class Flight:
+    """Copies that one execution of a cp.async started: lanes, their groups, positions in shared memory, bytes."""
+
+    lanes: Array
+    group: Array
+    at: Array
+    data: Array
+
+
+class Copies:
+    """The copies in flight of a batch; of each lane how many groups it has committed."""
+
+    def __init__(self, lanes: int) -> None:
+        self.committed = np.zeros(lanes, np.int64)
+        self.flights: list[Flight] = []
+
+    def wait(self, b: Batch, m: Mask, left: int | None) -> None:
+        """End the copies of all but the latest `left` groups; of all copies, committed or not, for None."""
+        remaining = []
+        for flight in self.flights:
+            done = m.lanes[flight.lanes]
+            if left is not None:
+                done = done & (flight.group < self.committed[flight.lanes] - left)
+            if done.any():
+                self._land(b, flight, done)
+            if not done.all():
+                keep = ~done
+                remaining.append(
+                    Flight(
+                        flight.lanes[keep], flight.group[keep], flight.at[keep], flight.data[keep]
+                    )
+                )
+        self.flights = remaining
+
+    def _land(self, b: Batch, flight: Flight, done: Array) -> None:
+        at, lanes, data = flight.at[done], flight.lanes[done], flight.data[done]
+        shared, size = b.shared, flight.data.shape[1]
+        g, each = shared.granules(at, size)
+        assert shared.flight is not None
+        shared.flight[g] = False
+        by = lanes if each == 1 else np.repeat(lanes, each)
+        assert isinstance(shared.shadow, SharedShadow)
+        shared.shadow.mark_write(g, b.local_warp[by], b.order.tick(b.now))
+        shared.put(at, data)
+
+
+def of(b: Batch) -> Copies:
+    if b.copies is None:
+        b.copies = Copies(b.lanes)
+    return b.copies
+
+
+def grain(program: Program, instruction: Instruction) -> None:
+    """A copy touches this many bytes of either memory."""
+    size = instruction.operands[2] if len(instruction.operands) > 2 else None
+    if isinstance(size, Constant):
+        for space in ("global", "shared"):
+            program.granules[space] = min(program.granules[space], size.bits)
+        # a copy of fewer bytes reads any number of them
+        if len(instruction.operands) > 3 and not isinstance(instruction.operands[3], Constant):
+            program.granules["global"] = min(program.granules["global"], 4)
+
+
+def cp(program: Program, instruction: Instruction) -> Run:
+    """cp.async.ca, .cg, .commit_group, .wait_group, .wait_all."""
+    parts = instruction.parts
+    program.uses_copies = True
+    instruction.propagates = False
+    if parts == ["async", "commit_group"]:
+        return _commit
+    if parts == ["async", "wait_all"]:
+        return lambda b, m: of(b).wait(b, m, None)
+    if parts == ["async", "wait_group"]:
+        if len(instruction.operands) != 1 or not isinstance(instruction.operands[0], Constant):
+            raise malformed(instruction, "a number of groups")
+        left = instruction.operands[0].bits
+        return lambda b, m: of(b).wait(b, m, left)
+    return _copy(program, instruction)
+
+
+def _commit(b: Batch, m: Mask) -> None:
+    of(b).committed += m.lanes
+
+
+def _copy(program: Program, instruction: Instruction) -> Run:
+    plain = [p for p in instruction.parts if p not in HINTS]
+    if plain[:1] != ["async"] or plain[1:2] not in (["ca"], ["cg"]):
+        raise unsupported(instruction)
+    if plain[2:] not in (["shared", "global"], ["shared::cta", "global"]):
+        raise unsupported(instruction)
+    operands = instruction.operands
+    hinted = "L2::cache_hint" in instruction.parts
+    if not 3 <= len(operands) - hinted <= 4 or not isinstance(operands[2], Constant):
+        raise malformed(instruction, "two addresses and a size")
+    size = operands[2].bits
+    if size not in ((16,) if plain[1] == "cg" else (4, 8, 16)):
+        raise malformed(instruction, "a size of 4, 8 or 16 bytes (16 with .cg)")
+    to = where(program, operands[0], _shape("shared", instruction), instruction)
+    source = where(program, operands[1], _shape("global", instruction), instruction)
+    given, ignored = None, None
+    if len(operands) - hinted == 4:
+        what = operands[3]
+        if isinstance(what, Register) and what.width == 1:
+            ignored = what.index
+        elif isinstance(what, (Register, Constant)) and getattr(what, "width", 32) in (0, 32):
+            given = program.slot(what, 32)
+        else:
+            raise malformed(instruction, "a size of the source, or a predicate")
+    if isinstance(operands[3] if given is not None else None, Register):
+        instruction.observed |= {operands[3].index}
+
+    def run(b: Batch, m: Mask) -> None:
+        lanes = b.lane if m.index is None else m.index
+        sizes = np.full(m.count, size, np.int64)
+        if given is not None:
+            sizes = b.active(b.regs[given], m).astype(np.int64)
+            if (sizes > size).any():
+                b.fault(
+                    f"copies more than {size} bytes", int(lanes[np.nonzero(sizes > size)[0][0]])
+                )
+        if ignored is not None:
+            sizes = np.where(b.active(b.regs[ignored], m), 0, sizes)
+        data, bad = _fetched(b, m, b.active(source(b), m), sizes, size)
+        address = b.active(to(b), m)
+        (_, _, at), *_ = accesses.parts(b, m, address, size, "shared")
+        every = np.ones(len(at), bool)
+        note_write(b, b.shared, at, size, lanes, lambda: every, undefined=bad)
+        g, _ = b.shared.granules(at, size)
+        assert b.shared.flight is not None
+        b.shared.flight[g] = True
+        state = of(b)
+        state.flights.append(Flight(np.asarray(lanes), state.committed[lanes], at, data))
+
+    return run
+
+
+def _shape(space: str, instruction: Instruction) -> Shape:
+    return Shape(Instruction(f"ld.{space}.b8", (), None, False, instruction.line, instruction.text))
+
+
+def _fetched(
+    b: Batch, m: Mask, address: Array, sizes: Array, size: int
+) -> tuple[Array, Array | None]:
+    """The bytes to be copied, zeros after the source's own, and which copies are of what is not defined."""
+    lanes = b.lane if m.index is None else m.index
+    off = address & np.uint64(size - 1)
+    if ((off != 0) & (sizes > 0)).any():
+        bad = int(np.nonzero((off != 0) & (sizes > 0))[0][0])
+        b.fault(f"address 0x{int(address[bad]):x} is misaligned for {size} bytes", int(lanes[bad]))
+    data = np.zeros((m.count, size), np.uint8)
+    without: Array | None = None
+    for count in np.unique(sizes[sizes > 0]):
+        mine = np.nonzero(sizes == count)[0]
+        whole = None if len(mine) == m.count else mine
+        for memory, chosen, at in accesses._global(b, m, address[mine], int(count), whole):
+            rows = slice(None) if chosen is None else chosen
+            got = (
+                memory.take(at, np.uint8, size)
+                if count == size
+                else memory.view[at[:, None] + np.arange(count)]
+            )
+            fresh = note_read(b, memory, at, int(count), lanes[rows], False)
+            if fresh is not None:
+                without = np.zeros(m.count, bool) if without is None else without
+                without[rows] |= fresh
+            data[rows, : int(count)] = got
+    return data, without
+
+
+__all__ = ["Copies", "Memory", "cp"]

@@ -1,0 +1,243 @@
+"""Who touched which bytes last, and whether that is ordered before the present access.
+
+Time is one number that grows with every access. `known[w, v]` is the time up to which warp w knows all that warp v of
+its block has done; barriers raise it. An access by another warp that is later than what is known, one of the two being
+a write, is a race; a write that leaves the bytes as they are is none, and two atomics are none.
+
+Between blocks nothing is known, unless the one made its writes known (a fence and then an atomic or volatile access, or
+a release) and the other has since looked (an atomic, volatile or acquire access). Which variable was used for that is
+not looked at, so that of kernels that synchronise blocks some races are missed and no correct one is refused.
+
+What is to be made of a read that races is for contract.engines.ptx.racing to say.
+
+Source: PTX ISA, section 8 (Memory Consistency Model): data races, release and acquire patterns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+# read records of a region that nobody has written are kept unsorted up to this many accesses
+MOST_PENDING = 256
+
+
+@dataclass(slots=True)
+class Unordered:
+    """Earlier accesses that are not ordered before present ones: of which, `at`, by which warps, and when.
+
+    Attributes:
+        reads: they were plain reads.
+    """
+
+    at: Array
+    who: Array
+    when: Array
+    reads: bool
+
+
+class SharedShadow:
+    """Of each granule the last plain write, and the last read and the last atomic of each warp of the block."""
+
+    def __init__(self, granules: int, warps: int) -> None:
+        self.granules, self.warps = granules, warps
+        self.writer = np.full(granules, -1, np.int32)
+        self.written = np.zeros(granules, np.int64)
+        self.read = np.zeros((granules, warps), np.int64)
+        # made by the first atomic
+        self.changed: Array | None = None
+        self.last = 0
+
+    def unordered(self, g: Array, known: Array, *, write: bool, atomic: bool) -> list[Unordered]:
+        """Earlier accesses of the block that are not ordered before the present ones.
+
+        Args:
+            known: (n, warps): what the warp of each access knows of the others.
+        """
+        found = []
+        writer = np.maximum(self.writer[g], 0)
+        late = (self.writer[g] >= 0) & (self.written[g] > known[np.arange(len(g)), writer])
+        if late.any():
+            at = np.nonzero(late)[0]
+            found.append(Unordered(at, writer[at], self.written[g[at]], False))
+        for times in (self.changed if not atomic else None, self.read if write else None):
+            if times is None:
+                continue
+            at, who = np.nonzero(times[g] > known)
+            if len(at):
+                found.append(Unordered(at, who, times[g[at], who], times is self.read))
+        return found
+
+    def mark_read(self, g: Array, warp: Array, time: int) -> None:
+        self.read[g, warp] = self.last = time
+
+    def mark_write(self, g: Array, warp: Array, time: int, atomic: bool = False) -> None:
+        self.last = time
+        if atomic:
+            if self.changed is None:
+                self.changed = np.zeros((self.granules, self.warps), np.int64)
+            self.changed[g, warp] = time
+            return
+        self.writer[g] = warp
+        self.written[g] = time
+
+
+class _Two:
+    """Of each granule the latest access of one kind and another: of a different block or else a different warp."""
+
+    def __init__(self, granules: int) -> None:
+        self.who = np.full((2, granules), -1, np.int32)
+        self.when = np.zeros((2, granules), np.int64)
+
+    def mark(self, g: Array, warp: Array, time: int, warps: int) -> None:
+        before, when = self.who[0, g], self.when[0, g]
+        self._second(g, before, when, warp, (before >= 0) & (before != warp), warps)
+        self.who[0, g] = warp
+        self.when[0, g] = time
+        # one granule touched by two warps at once
+        latest = self.who[0, g]
+        self._second(g, warp, np.broadcast_to(time, len(g)), latest, latest != warp, warps)
+
+    def _second(
+        self, g: Array, who: Array, when: Array, latest: Array, chosen: Array, warps: int
+    ) -> None:
+        """Keep the chosen accesses beside the latest, unless they are of its block and one of another is held."""
+        at = np.nonzero(chosen)[0]
+        if not len(at):
+            return
+        block, held = latest[at] // warps, self.who[1, g[at]]
+        at = at[(who[at] // warps != block) | (held < 0) | (held // warps == block)]
+        self.who[1, g[at]] = who[at]
+        self.when[1, g[at]] = when[at]
+
+    def both(self, g: Array) -> list[tuple[Array, Array]]:
+        return [(self.who[i, g], self.when[i, g]) for i in (0, 1)]
+
+
+class GlobalShadow:
+    """Of each granule the last plain write, two plain reads and two atomics.
+
+    Reads of a region that nobody writes cost nothing but their record: they are sorted in at its first write.
+    """
+
+    def __init__(self, granules: int) -> None:
+        self.granules = granules
+        self.pending: list[tuple[Array, Array, int, int]] = []
+        self.reads: _Two | None = None
+        self.atomics: _Two | None = None
+
+    def make(self) -> None:
+        self.writer = np.full(self.granules, -1, np.int32)
+        self.written = np.zeros(self.granules, np.int64)
+        self.reads = _Two(self.granules)
+        for pending in self.pending:
+            self.reads.mark(*pending)
+        self.pending = []
+
+    def mark_read(self, g: Array, warp: Array, time: int, warps: int) -> None:
+        if self.reads is not None:
+            self.reads.mark(g, warp, time, warps)
+            return
+        self.pending.append((g, warp, time, warps))
+        if len(self.pending) > MOST_PENDING:
+            self.make()
+
+    def mark_write(self, g: Array, warp: Array, time: int, warps: int, atomic: bool) -> None:
+        if self.reads is None:
+            self.make()
+        if atomic:
+            self.atomics = self.atomics or _Two(self.granules)
+            self.atomics.mark(g, warp, time, warps)
+            return
+        self.writer[g] = warp
+        self.written[g] = time
+
+    def unordered(
+        self, g: Array, warp: Array, order: Order, *, write: bool, atomic: bool
+    ) -> list[Unordered]:
+        """Earlier accesses that are not ordered before the present ones; `who` are warps of the grid."""
+        if self.reads is None:
+            if not write:
+                return []
+            self.make()
+        assert self.reads is not None
+        others = [(self.writer[g], self.written[g], False)]
+        if not atomic and self.atomics is not None:
+            others += [(*one, False) for one in self.atomics.both(g)]
+        if write:
+            others += [(*one, True) for one in self.reads.both(g)]
+        found = []
+        for who, when, reads in others:
+            at = np.nonzero((who >= 0) & (who != warp))[0]
+            if not len(at):
+                continue
+            at = at[~order.before(who[at].astype(np.int64), when[at], warp[at].astype(np.int64))]
+            if len(at):
+                found.append(Unordered(at, who[at].astype(np.int64), when[at], reads))
+        return found
+
+
+class Order:
+    """What is ordered before what, for the warps of the batch and the blocks of the grid.
+
+    Attributes:
+        known: (warps of the batch, warps of a block): see the module; a warp knows itself.
+        floor: what every warp of the batch knows of its whole block.
+    """
+
+    def __init__(self, grid_blocks: int, warps: int) -> None:
+        self.warps = warps
+        self.time = 1
+        self.released = np.zeros(grid_blocks, np.int64)
+        self.acquired = np.zeros(grid_blocks, np.int64)
+        self.fenced = np.zeros(grid_blocks, np.int64)
+        self.first_warp = 0
+        self.known = np.zeros((0, warps), np.int64)
+        self.floor = 0
+        self.history: list[Any] = [None, None]
+
+    def tick(self, what: Any) -> int:
+        """The time of a new access; `what` is the instruction that makes it."""
+        self.time += 1
+        self.history.append(what)
+        return self.time
+
+    def batch(self, first_block: int, blocks: int) -> None:
+        """Begin with the next blocks of the grid."""
+        self.first_warp = first_block * self.warps
+        self.known = np.zeros((blocks * self.warps, self.warps), np.int64)
+        self._itself()
+        self.floor = 0
+
+    def _itself(self) -> None:
+        n = len(self.known)
+        self.known[np.arange(n), np.arange(n) % self.warps] = np.iinfo(np.int64).max
+
+    def everyone(self, complete: Array) -> None:
+        """All warps of these blocks met at a barrier. complete: (blocks,) bool."""
+        self.tick(None)
+        self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
+        self._itself()
+        if complete.all():
+            self.floor = self.time
+
+    def meet(self, warps: Array, learners: Array) -> None:
+        """Some warps of one block met; the learners among them now know what all of them know."""
+        self.tick(None)
+        rows = self.known[warps].copy()
+        rows[np.arange(len(warps)), warps % self.warps] = self.time
+        self.known[learners] = np.maximum(self.known[learners], rows.max(0))
+        self._itself()
+
+    def before(self, who: Array, when: Array, me: Array) -> Array:
+        """Whether accesses of warps `who` at `when` are ordered before the present ones of `me` (warps of the grid)."""
+        block, mine = who // self.warps, me // self.warps
+        row = me - self.first_warp
+        within = (block == mine) & (when <= self.known[row, who % self.warps])
+        across = (block != mine) & (self.released[block] > when) & (self.acquired[mine] > when)
+        ordered: Array = within | across
+        return ordered

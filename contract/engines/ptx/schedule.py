@@ -1,0 +1,251 @@
+"""Which lanes of a batch are where, which go next, and which wait at a barrier.
+
+Lanes with the lowest block of instructions go first, which brings diverged lanes together where compilers mean them to
+meet. A block that needs more lanes of a warp than have come sets those that have aside until the others arrive; where
+nothing else can run, that is a fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.engines.ptx.batch import WARP, Batch, Mask
+from contract.engines.ptx.decoded import Instruction
+
+Array = NDArray[Any]
+# so often in a row the lowest block goes first although others could: they might be what it waits for
+PATIENCE = 1024
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One named barrier of every block of the batch.
+
+    Attributes:
+        waiting: lanes that wait; where they go on: `after`.
+        arrived: warps that arrived and did not wait, and what they knew.
+        expected: threads of each block, 0 for all.
+        asked: the predicate of bar.red.
+    """
+
+    waiting: Array
+    arrived: Array
+    expected: Array
+    asked: Array
+    after: dict[int, Array] = field(default_factory=dict)
+    reductions: list[tuple[Array, str, int]] = field(default_factory=list)
+    instruction: Instruction | None = None
+
+
+class Schedule:
+    """Which lanes of a batch are where."""
+
+    def __init__(self, b: Batch) -> None:
+        self.b = b
+        self.ready: dict[int, tuple[Array, int]] = {0: (~b.exited, b.live)}
+        self.parked: dict[int, tuple[Array, int]] = {}
+        self.barriers: dict[int, Barrier] = {}
+        self.turns = 0
+
+    def go(self, number: int, lanes: Array, count: int) -> None:
+        """Let lanes go on at a block of instructions."""
+        if number in self.parked:
+            # they were set aside for want of such as these
+            held, n = self.parked.pop(number)
+            lanes, count = lanes | held, count + n
+        if number in self.ready:
+            held, n = self.ready[number]
+            lanes, count = lanes | held, count + n
+        self.ready[number] = (lanes, count)
+
+    def next(self) -> tuple[int, Mask] | None:
+        """The next block and its lanes; None where no lane runs any more."""
+        while not self.ready:
+            if not self.barriers or not self.complete():
+                if self.parked or any(x.waiting.any() for x in self.barriers.values()):
+                    self.stuck()
+                return None
+        number = min(self.ready)
+        if len(self.ready) > 1:
+            self.turns += 1
+            if self.turns % PATIENCE == 0:
+                number = max(self.ready)
+        lanes, count = self.ready.pop(number)
+        return number, Mask(lanes, count, count == self.b.live)
+
+    def park(self, number: int, lanes: Array) -> None:
+        count = int(np.count_nonzero(lanes))
+        held = self.parked.get(number)
+        self.parked[number] = (lanes, count) if held is None else (held[0] | lanes, held[1] + count)
+
+    def stop(self, m: Mask) -> None:
+        """Lanes that exit."""
+        b = self.b
+        b.exited = b.exited | m.lanes
+        b.live -= m.count
+        if self.parked:
+            # those that wait for lanes that are gone now need not
+            for number, (lanes, count) in list(self.parked.items()):
+                del self.parked[number]
+                self.go(number, lanes, count)
+
+    # barriers
+
+    def barrier(self, number: int) -> Barrier:
+        if number not in self.barriers:
+            b = self.b
+            none = np.zeros(b.lanes, bool)
+            self.barriers[number] = Barrier(
+                none, np.zeros(b.blocks * b.warps, bool), np.zeros(b.blocks, np.int64), none
+            )
+        return self.barriers[number]
+
+    def arrive(
+        self,
+        number: int,
+        m: Mask,
+        expected: Array,
+        after: int | None,
+        ins: Instruction,
+        asked: Array | None,
+    ) -> None:
+        """Lanes come to a barrier; those that wait go on at block `after` when it is complete."""
+        b, bar = self.b, self.barrier(number)
+        owners = np.unique(b.owner[m.lanes])
+        before = bar.expected[owners]
+        active = bar.waiting.reshape(b.blocks, -1)[owners].any(1) | bar.arrived.reshape(
+            b.blocks, -1
+        )[owners].any(1)
+        if (active & (before != expected[owners])).any():
+            b.fault(
+                f"barrier {number} is used with different numbers of threads at once",
+                int(np.argmax(m.lanes)),
+            )
+        bar.expected[owners] = expected[owners]
+        bar.instruction = ins
+        if after is None:
+            bar.arrived[np.unique(b.warp[m.lanes])] = True
+        else:
+            bar.waiting = bar.waiting | m.lanes
+            held = bar.after.get(after)
+            bar.after[after] = m.lanes if held is None else held | m.lanes
+            if asked is not None:
+                bar.asked = np.where(m.lanes, asked, bar.asked)
+
+    def complete(self) -> bool:
+        """Let lanes go whose barrier is complete; whether there were any."""
+        found = False
+        for number, bar in list(self.barriers.items()):
+            done = self._done(number, bar)
+            if done.any():
+                self._release(bar, done)
+                found = True
+        return found
+
+    def _done(self, number: int, bar: Barrier) -> Array:
+        b = self.b
+        waiting = bar.waiting.reshape(b.blocks, b.padded)
+        some = waiting.any(1)
+        everyone = (waiting | b.exited.reshape(b.blocks, b.padded)).all(1)
+        warps = waiting.reshape(b.blocks, b.warps, WARP).any(2) | bar.arrived.reshape(
+            b.blocks, b.warps
+        )
+        threads = warps.sum(1) * WARP
+        over = (bar.expected > 0) & (threads > bar.expected)
+        if over.any():
+            block = int(np.argmax(over))
+            b.now = bar.instruction
+            b.fault(
+                f"{threads[block]} threads came to barrier {number} of {bar.expected[block]}",
+                block * b.padded,
+            )
+        done: Array = np.where(bar.expected > 0, threads == bar.expected, everyone & some)
+        return done
+
+    def _release(self, bar: Barrier, done: Array) -> None:
+        b = self.b
+        gone = np.repeat(done, b.padded) & bar.waiting
+        self._reduce(bar, done, gone)
+        whole = (bar.expected == 0) & done
+        if whole.any():
+            b.order.everyone(whole)
+        for block in np.nonzero(done & ~whole)[0]:
+            warps = np.arange(block * b.warps, (block + 1) * b.warps)
+            waits = bar.waiting.reshape(-1, WARP)[warps].any(1)
+            came = waits | bar.arrived[warps]
+            b.order.meet(warps[came], warps[waits])
+        bar.waiting = bar.waiting & ~gone
+        bar.arrived = bar.arrived & ~np.repeat(done, b.warps)
+        for number, lanes in list(bar.after.items()):
+            going = lanes & gone
+            count = int(np.count_nonzero(going))
+            if count:
+                self.go(number, going, count)
+            left = lanes & ~gone
+            if left.any():
+                bar.after[number] = left
+            else:
+                del bar.after[number]
+
+    def _reduce(self, bar: Barrier, done: Array, gone: Array) -> None:
+        b = self.b
+        kept = []
+        for lanes, mode, index in bar.reductions:
+            going = lanes & gone
+            if going.any():
+                yes = (bar.asked & gone).reshape(b.blocks, -1).sum(1)
+                all_of = gone.reshape(b.blocks, -1).sum(1)
+                value = {"popc": yes, "and": yes == all_of, "or": yes > 0}[mode]
+                typed = value.astype(np.uint32 if mode == "popc" else bool)
+                b.put(index, np.repeat(typed, b.padded), Mask(going, int(going.sum()), False))
+            if (lanes & ~gone).any():
+                kept.append((lanes & ~gone, mode, index))
+        bar.reductions = kept
+
+    def stuck(self) -> NoReturn:
+        """Raise the fault of lanes that wait for what cannot come."""
+        b = self.b
+        waits = [
+            (f"`{x.instruction.text}` (line {x.instruction.line})", x.waiting)
+            for x in self.barriers.values()
+            if x.instruction is not None and x.waiting.any()
+        ]
+        if self.parked:
+            number, (lanes, _) = next(iter(self.parked.items()))
+            block = b.program.blocks[number]
+            b.now = block.body[0] if block.body else block.end
+            lane = int(np.argmax(lanes))
+            warp = slice(lane // WARP * WARP, lane // WARP * WARP + WARP)
+            others = ~lanes[warp] & ~b.exited[warp]
+            other = warp.start + int(np.argmax(others))
+            at = self._where(other, waits)
+            b.fault(f"divergence: not all lanes of the warp come here; {b.who(other)} {at}", lane)
+        lanes = waits[0][1]
+        b.now = next(x.instruction for x in self.barriers.values() if x.waiting.any())
+        lane = int(np.argmax(lanes))
+        first = int(b.owner[lane]) * b.padded
+        mine = slice(first, first + b.padded)
+        others = ~lanes[mine] & ~b.exited[mine]
+        if others.any():
+            other = first + int(np.argmax(others))
+            b.fault(
+                f"deadlock: not all threads come to this barrier; {b.who(other)} {self._where(other, waits)}",
+                lane,
+            )
+        b.fault("deadlock: fewer threads come to this barrier than it waits for", lane)
+
+    def _where(self, lane: int, waits: list[tuple[str, Array]]) -> str:
+        for text, lanes in waits:
+            if lanes[lane]:
+                return f"waits at {text}"
+        for number, (lanes, _) in self.parked.items():
+            if lanes[lane]:
+                block = self.b.program.blocks[number]
+                first = block.body[0] if block.body else block.end
+                assert first is not None
+                return f"waits at `{first.text}` (line {first.line})"
+        return "has exited"

@@ -1,0 +1,419 @@
+"""Races, uninitialised reads, barriers that not all come to: each fault beside its legal twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_kernel import memory, program, run
+
+from contract.engines.ptx.faults import PtxFault
+from contract.engines.ptx.machine import launch
+
+SHARED = """.shared .align 16 .b8 s[4096]; mov.u32 %r2, s; shl.b32 %r3, %r0, 2; add.u32 %r4, %r2, %r3;
+    xor.b32 %r5, %r3, 128; add.u32 %r5, %r5, %r2; setp.lt.u32 %p1, %r0, 32;"""
+OUT = "st.global.u32 [%e0], %r6;"
+
+
+def out(n: int = 64) -> np.ndarray:
+    return np.zeros(n, np.uint32)
+
+
+# body, what makes it legal in place of {}, what makes it wrong, what is then said
+RACES = {
+    "read after write": ("st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r5];", "bar.sync 0;", "", "read is not ordered after `st.shared"),
+    "the barrier is in front of the write": (
+        "st.shared.u32 [%r4], 1; bar.sync 0; st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r5];", "bar.sync 0;", "", "read is not"),
+    "write after read": (
+        "st.shared.u32 [%r4], %r0; bar.sync 0; ld.shared.u32 %r6, [%r5]; {} st.shared.u32 [%r4], 99;", "bar.sync 0;", "", "write is not ordered after `ld.shared"),
+    "write after write": ("st.shared.u32 [%r4], 7; {} st.shared.u32 [%r5], 8; mov.u32 %r6, 0;", "bar.sync 0;", "", "write is not ordered after `st.shared"),
+    "a barrier of one warp is not enough": (
+        "st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r5];", "barrier.sync 0, 64;", "bar.warp.sync -1;", "read is not"),
+    "bytes inside a wider access": (
+        "st.shared.u32 [%r4], %r0; {} and.b32 %r7, %r5, -8; ld.shared.v2.u32 {%r6, %r8}, [%r7];", "bar.sync 0;", "", "read is not"),
+    "an atomic and a read": (
+        "st.shared.u32 [%r4], 0; bar.sync 0; atom.shared.add.u32 %r7, [s], 1; {} ld.shared.u32 %r6, [s];", "bar.sync 0;", "", "read is not ordered after `atom"),
+    "in a loop, the next round's write": (
+        "mov.u32 %r8, 0; L: add.u32 %r9, %r8, %r0; st.shared.u32 [%r4], %r9; bar.sync 0; ld.shared.u32 %r6, [%r5]; {}add.u32 %r8, %r8, 1; setp.lt.u32 %p2, %r8, 3; @%p2 bra L;", "bar.sync 0;", "", "write is not ordered after `ld"),
+    "an asynchronous copy": (
+        "and.b32 %r7, %r0, 31; setp.lt.u32 %p3, %r7, 1; @%p3 cp.async.ca.shared.global [%r4], [%e0], 4; cp.async.wait_all; {}@%p3 ld.shared.u32 %r6, [%r5];", "bar.sync 0;", "", "read is not ordered after `cp.async.wait_all"),
+    "an asynchronous copy over what others read": (
+        "st.shared.u32 [%r4], 1; bar.sync 0; ld.shared.u32 %r6, [%r5]; {} cp.async.ca.shared.global [%r4], [%e0], 4; cp.async.wait_all;",
+        "bar.sync 0;", "", "write is not ordered after `ld"),
+    "ldmatrix": (
+        "st.shared.u32 [%r4], %r0; {} and.b32 %r7, %r0, 7; mad.lo.u32 %r7, %r7, 16, %r2; ldmatrix.sync.aligned.m8n8.x1.shared.b16 %r6, [%r7];", "bar.sync 0;", "", "read is not"),
+    "generic addresses": (
+        "cvt.u64.u32 %d4, %r4; cvta.shared.u64 %d4, %d4; st.u32 [%d4], %r0; {} ld.shared.u32 %r6, [%r5];", "bar.sync 0;", "", "read is not"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_a_race_in_shared_memory_is_a_fault_with_both_instructions(name: str) -> None:
+    body, legal, wrong, said = RACES[name]
+    body = f"{SHARED} mov.u32 %r6, 0; {body} {OUT}"
+    run(body.replace("{}", legal), out(), block=64)
+    with pytest.raises(PtxFault, match="race in shared memory") as caught:
+        run(body.replace("{}", wrong), out(), block=64)
+    assert said in str(caught.value)
+    assert "warp" in str(caught.value)
+    assert "block (0, 0, 0)" in str(caught.value)
+
+
+def test_what_one_warp_does_needs_no_barrier() -> None:
+    run(f"{SHARED} st.shared.u32 [%r4], %r0; ld.shared.u32 %r6, [%r4]; {OUT}", out(), block=64)
+
+
+def test_equal_values_written_by_several_threads_are_no_race() -> None:
+    run(
+        f"{SHARED} st.shared.u32 [s], 5; bar.sync 0; ld.shared.u32 %r6, [s]; {OUT}",
+        got := out(),
+        block=64,
+    )
+    assert (got == 5).all()
+
+
+@pytest.mark.parametrize(("skew", "winner"), [(-1, 0), (0, 63), (1, 63)])
+def test_of_lanes_that_store_at_once_any_may_win(skew: int, winner: int) -> None:
+    body = f"{SHARED} st.shared.u32 [s], %r0; bar.sync 0; ld.shared.u32 %r6, [s]; {OUT}"
+    assert run(body, got := out(), block=64, skew=skew).contended
+    assert (got == winner).all()
+
+
+def test_named_barriers_order_those_that_meet() -> None:
+    """Warp 0 makes, warp 1 takes; warp 2 was not there."""
+    body = f"""{SHARED} mov.u32 %r6, 0; setp.ge.u32 %p2, %r0, 64; setp.ge.u32 %p3, %r0, 32; @%p2 bra THIRD; @%p3 bra TAKE;
+        st.shared.u32 [%r4], %r0; bar.arrive 1, 64; bra E; TAKE: bar.sync 1, 64; ld.shared.u32 %r6, [%r5]; bra E;
+        THIRD: {{}} E: {OUT}"""
+    run(body.replace("{}", ""), got := out(96), block=96)
+    assert np.array_equal(got, np.r_[[0] * 32, np.arange(32), [0] * 32])
+    with pytest.raises(PtxFault, match="race in shared memory"):
+        run(body.replace("{}", "ld.shared.u32 %r6, [s];"), out(96), block=96)
+
+
+def test_a_barrier_of_one_block_orders_nothing_in_another() -> None:
+    body = (
+        f"{SHARED} mov.u32 %r9, %ctaid.x; st.shared.u32 [%r4], %r0; setp.ge.u32 %p2, %r9, {{}}; @%p2 bra L; bar.sync 0; \
+        L: ld.shared.u32 %r6, [%r5]; {OUT}"
+    )
+    run(body.format(2), out(128), block=64, grid=2)
+    with pytest.raises(PtxFault, match=r"race in shared memory.*block \(1, 0, 0\)"):
+        run(body.format(1), out(128), block=64, grid=2)
+
+
+# global memory
+
+EVERY = {
+    "two blocks": ("st.global.u32 [%d0], {};", "5", "%r1", {"grid": 2, "block": 1}, r"different values.*thread \(0, 0, 0\) of block \(1, 0, 0\)"),
+    "blocks of two batches": ("setp.eq.u32 %p1, %r0, 0; @%p1 st.global.u32 [%d0], {};", "5", "%r1", {"grid": 3, "block": 32, "most_lanes": 32}, "write is not ordered after `@%p1 st.*warp 0 of block"),
+    "two warps": ("ld.global.u32 %r6, [%e0]; {} setp.eq.u32 %p1, %r0, 0; @%p1 st.global.u32 [%d0+128], 9; setp.eq.u32 %p2, %r0, 33; @%p2 st.global.u32 [%e0], %r6; setp.eq.u32 %p2, %r0, 32; @%p2 st.global.u32 [%d0+4], %r6;",
+        "bar.sync 0;", "", {"block": 64}, r"write is not ordered after `ld.*of warp 1 of block.*what was read matters: .*stores a value"),
+    "a read of what another warp wrote": (
+        "st.global.u32 [%e0], %r0; {} xor.b32 %r2, %r0, 32; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; ld.global.u32 %r6, [%d4]; bar.sync 0; st.global.u32 [%e0], %r6;",
+        "bar.sync 0;", "", {"block": 64}, "read is not ordered after `st"),
+    "a read of what another block wrote": (
+        "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.u32 [%d0], 1; setp.eq.u32 %p2, %r1, 32; @%p2 ld.global.u32 %r6, [%d0+{}]; @%p2 st.global.u32 [%d0+8], %r6;", "4", "0",
+        {"grid": 2, "block": 32, "most_lanes": 32}, "read is not ordered after `@%p1 st.global"),
+    "a write over what another block read": (
+        "setp.eq.u32 %p1, %r1, 0; @%p1 ld.global.u32 %r6, [%d0]; @%p1 st.global.u32 [%d0+8], %r6; setp.eq.u32 %p2, %r1, 32; @%p2 st.global.u32 [%d0+{}], 3;", "4", "0",
+        {"grid": 2, "block": 32, "most_lanes": 32}, "write is not ordered after `@%p1 ld.global"),
+    "an atomic and a plain write": ("red.global.add.u32 [%d0], 1; setp.eq.u32 %p1, %r1, 32; @%p1 st.global.u32 [%d0+{}], 9;", "4", "0",
+        {"grid": 2, "block": 32}, "write is not ordered after `red"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_race_in_global_memory_is_a_fault(name: str) -> None:
+    body, legal, wrong, options, said = EVERY[name]
+    run(body.replace("{}", legal), out(), **options)  # type: ignore[arg-type]  # sizes of a launch
+    with pytest.raises(PtxFault, match=said):
+        run(body.replace("{}", wrong), out(), **options)  # type: ignore[arg-type]  # sizes of a launch
+
+
+LAST = """st.global.u32 [%e0], %r1; {} setp.eq.u32 %p1, %r0, 0; mov.u32 %r6, 0; {} .shared .b32 s;
+    @%p1 atom.global.add.u32 %r6, [%d1], 1; @%p1 st.shared.u32 [s], %r6; bar.sync 0; ld.shared.u32 %r6, [s];
+    setp.ne.u32 %p2, %r6, 3; @%p2 exit; mov.u32 %r7, 0; mov.u32 %r8, 0; mov.b64 %d5, %d0;
+    L: ld.global.u32 %r9, [%d5]; add.s64 %d5, %d5, 4; add.u32 %r7, %r7, %r9; add.u32 %r8, %r8, 1; setp.lt.u32 %p3, %r8, 256; @%p3 bra L;
+    st.global.u32 [%d2], %r7;"""
+
+
+@pytest.mark.parametrize("most", [64, 1 << 15])
+def test_the_last_block_may_read_what_the_others_fenced_and_counted(most: int) -> None:
+    arrays = [out(256), out(1), out(1)]
+    run(LAST.format("membar.gl;", "bar.sync 0;"), *arrays, grid=4, block=64, most_lanes=most)
+    assert arrays[2][0] == 255 * 128
+    with pytest.raises(PtxFault, match="race in global memory"):
+        run(
+            LAST.format("", "bar.sync 0;"),
+            *[np.zeros_like(a) for a in arrays],
+            grid=4,
+            block=64,
+            most_lanes=most,
+        )
+
+
+# reads that race: the launch, and what makes the value visible in place of {}
+COPIES = {
+    # as Triton's replicated tiles: both warps load the row and the first alone stores
+    "a copy of what another warp overwrites": (
+        ("and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32;"
+        "ld.global.u32 %r6, [%d4]; add.u32 %r6, %r6, 1; @%p1 st.global.u32 [%d4], %r6; {}"), "@!%p1 st.global.u32 [%d4+128], %r6;"),
+    "the copy of the first warp": (
+        ("and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.ge.u32 %p1, %r0, 32;"
+        "ld.global.u32 %r6, [%d4]; add.u32 %r6, %r6, 1; @%p1 st.global.u32 [%d4], %r6; {}"), "@!%p1 st.global.u32 [%d4+128], %r6;"),
+    "a read after the write": (
+        ("and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32; mov.u32 %r7, 1;"
+        "@%p1 st.global.u32 [%d4], 1; ld.global.u32 %r6, [%d4]; {} @%p1 st.global.u32 [%d4], %r6;"), "@!%p1 st.global.u32 [%d4+128], %r6;"),
+    "through shared memory": (
+        (f"{SHARED} and.b32 %r7, %r0, 31; mad.lo.u32 %r7, %r7, 4, %r2; st.shared.u32 [%r7], 3; bar.sync 0; ld.shared.u32 %r6, [%r7];"
+        "@%p1 st.shared.u32 [%r7], 4; @%p1 mov.u32 %r6, 1; @!%p1 st.shared.u32 [%r4], %r6; {} mov.u32 %r6, 1; @%p1 st.global.u32 [%e0], %r6;"),
+        "@!%p1 ld.shared.u32 %r6, [%r4]; @!%p1 st.global.u32 [%e0], %r6;"),
+    "copied by cp.async": (
+        (f"{SHARED} and.b32 %r7, %r0, 31; mul.wide.u32 %d4, %r7, 4; add.s64 %d4, %d4, %d0; cp.async.ca.shared.global [%r4], [%d4], 4;"
+        "cp.async.wait_all; ld.shared.u32 %r6, [%r4]; @%p1 st.global.u32 [%d4], 1; {}"), "@!%p1 st.global.u32 [%e0], %r6;"),
+    "an address": (
+        ("and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32;"
+        "ld.global.u32 %r6, [%d4]; @%p1 st.global.u32 [%d4], 1; and.b32 %r6, %r6, 0x7c; cvt.u64.u32 %d5, %r6; add.s64 %d5, %d5, %d0; {}"),
+        "@!%p1 st.global.u32 [%d5+128], 0;"),
+    "a branch": (
+        ("and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32;"
+        "ld.global.u32 %r6, [%d4]; @%p1 st.global.u32 [%d4], 1; setp.eq.u32 %p2, %r6, 7; {}"), "@!%p1 bra L; exit; L: @%p2 bra M; M:"),
+    "in every round of a loop": (
+        ("setp.lt.u32 %p1, %r0, 32; and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; mov.u32 %r8, 0; mov.u32 %r7, 0;"
+        "L: ld.global.u32 %r6, [%d4]; add.u32 %r7, %r7, %r6; add.u32 %r8, %r8, 1; setp.lt.u32 %p2, %r8, 40; @%p2 bra L; @%p1 st.global.u32 [%d4], 1; {}"),
+        "@!%p1 st.global.u32 [%d4+128], %r7;"),
+    "in an odd block": (
+        "setp.eq.u32 %p1, %r1, 33; ld.global.u32 %r6, [%d0+4]; @%p1 st.global.u32 [%d0+4], 1; setp.eq.u32 %p2, %r0, 0; {} @%p2 st.global.u32 [%d0], 1;",
+        "@%p2 st.global.u32 [%e0+8], %r6;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [64, 1 << 15])
+@pytest.mark.parametrize("name", COPIES)
+def test_a_read_that_races_is_a_fault_where_it_becomes_visible(name: str, most: int) -> None:
+    body, used = COPIES[name]
+    grid = 3 if "block" in name else 1
+    got = out(256)
+    done = run(body.replace("{}", ""), got, block=64, grid=grid, most_lanes=most)
+    # once, though the launch was run twice
+    assert set(got[:32]) <= {0, 1}
+    assert got.any()
+    assert done.racing_reads >= 32
+    with pytest.raises(
+        PtxFault, match=r"a race in .* is not ordered after .*what was read matters"
+    ):
+        run(body.replace("{}", used), out(256), block=64, grid=grid, most_lanes=most)
+
+
+def test_the_race_that_matters_is_named() -> None:
+    """Not the one before it, whose value nobody uses; an undefined value beside them is none of both."""
+    body = """and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32;
+        ld.global.u32 %r5, [%d4]; ld.global.u32 %r6, [%d4+128]; @%p1 st.global.u32 [%d4], 1; @%p1 st.global.u32 [%d4+128], 1; {}"""
+    assert run(body.replace("{}", ""), out(), block=64).racing_reads == 64
+    for register, read in ((5, r"\[%d4\]`"), (6, r"\[%d4\+128\]`")):
+        with pytest.raises(
+            PtxFault, match=rf"not ordered after `ld.global.u32 %r{register}, {read}"
+        ):
+            run(
+                body.replace("{}", f"@!%p1 st.global.u32 [%d4+256], %r{register};"),
+                out(128),
+                block=64,
+            )
+    with pytest.raises(
+        PtxFault, match=r"`st.global.u32 \[%d4\+256\], %r30`: stores a value"
+    ) as caught:
+        run(body.replace("{}", "st.global.u32 [%d4+256], %r30;"), out(128), block=64)
+    assert "race" not in str(caught.value)
+
+
+def test_a_launch_that_is_run_again_finds_the_memory_as_it_was() -> None:
+    """The bytes, and which of them were never written."""
+    body = """red.global.add.u32 [%d1], 1; and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0;
+        setp.lt.u32 %p1, %r0, 32; ld.global.u32 %r6, [%d4]; add.u32 %r6, %r6, 1; @%p1 st.global.u32 [%d4], %r6;"""
+    row, count = np.arange(32, dtype=np.uint32), out(1)
+    run(body, row, count, block=64)
+    assert np.array_equal(row, np.arange(32) + 1)
+    assert count[0] == 64
+    with pytest.raises(PtxFault, match="stores a value that was never defined"):
+        run(body, out(32), out(1), block=64, fresh=(0,))
+    # written after it was read, in the first run
+    late = f"ld.global.u32 %r8, [%e2]; st.global.u32 [%e2], 7; {body} st.global.u32 [%e2], %r8;"
+    with pytest.raises(PtxFault, match=r"%r8`: stores a value that was never defined"):
+        run(late, out(32), out(1), out(), block=64, fresh=(2,))
+    assert run("st.global.u32 [%e0], %r0;", out(), block=64).racing_reads == 0
+
+
+def test_a_fault_after_an_unused_racing_read_is_that_fault() -> None:
+    body = """and.b32 %r2, %r0, 31; mul.wide.u32 %d4, %r2, 4; add.s64 %d4, %d4, %d0; setp.lt.u32 %p1, %r0, 32;
+        ld.global.u32 %r6, [%d4]; @%p1 st.global.u32 [%d4], 1; ld.global.u32 %r6, [%d4+4096];"""
+    with pytest.raises(PtxFault, match="out of bounds"):
+        run(body, out(), block=64)
+
+
+def test_a_reader_that_has_not_looked_knows_nothing_of_another_block() -> None:
+    """The writer fenced and counted; the reader's own atomic, or none."""
+    body = """setp.eq.u32 %p1, %r1, 0; setp.eq.u32 %p2, %r1, 32; @%p1 st.global.u32 [%d0], 5; membar.gl; @%p1 red.global.add.u32 [%d1], 1;
+        {} @%p2 ld.global.u32 %r6, [%d0]; @%p2 st.global.u32 [%d0+8], %r6;"""
+    look = "@%p2 atom.global.add.u32 %r7, [%d1], 0;"
+    run(body.format(look), got := out(), out(1), grid=2, most_lanes=32)
+    assert got[2] == 5
+    with pytest.raises(PtxFault, match=r"read is not ordered after `@%p1 st\.global"):
+        run(body.format(""), out(), out(1), grid=2, most_lanes=32)
+
+
+def test_atomics_of_many_blocks_are_no_race() -> None:
+    cell = out(1)
+    run("red.global.add.u32 [%d0], %r1;", cell, grid=4, block=64, most_lanes=64)
+    assert cell[0] == 255 * 128
+
+
+# uninitialised
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("st.global.u32 [%e0], %r30;", "stores a value that was never defined"),
+        ("add.u32 %r6, %r30, 1; st.global.u32 [%e0], %r6;", "stores a value"),
+        ("setp.eq.u32 %p1, %r30, 0; @%p1 mov.u32 %r6, 1;", "predicate was never defined"),
+        ("setp.eq.u32 %p1, %r30, 0; @%p1 bra L; L:", "predicate was never defined"),
+        ("ld.global.u32 %r6, [%d15];", "never defined"),
+        ("setp.lt.u32 %p1, %r0, 31; @%p1 mov.u32 %r6, 3; st.global.u32 [%e0], %r6;", r"stores a value.*thread \(31, 0, 0\)"),
+        ("setp.lt.u32 %p1, %r0, 31; @%p1 bra L; bra M; L: mov.u32 %r6, 3; M: st.global.u32 [%e0], %r6;", r"thread \(31, 0, 0\)"),
+        (".shared .align 4 .b8 s[128]; ld.shared.u32 %r6, [s]; st.global.u32 [%e0], %r6;", "stores a value"),
+        (".local .b32 l; ld.local.u32 %r6, [l]; st.global.u32 [%e0], %r6;", "stores a value"),
+        (".shared .align 4 .b8 s[8]; ld.shared.u32 %r6, [s]; st.shared.u32 [s+4], %r6; ld.shared.u32 %r7, [s+4]; st.global.u32 [%e0], %r7;", "stores a value"),
+        ("shfl.sync.bfly.b32 %r6, %r30, 1, 31, -1; st.global.u32 [%e0], %r6;", "stores a value"),
+        ("red.global.add.u32 [%e0], %r30;", "never defined"),
+        ("setp.eq.u32 %p1, %r0, 0; mov.u32 %r6, 1; @%p1 add.u32 %r6, %r6, %r30; st.global.u32 [%e0], %r6;", r"thread \(0, 0, 0\)"),
+        (".shared .align 16 .b8 s[128]; and.b32 %r7, %r0, 7; mov.u32 %r8, s; mad.lo.u32 %r7, %r7, 16, %r8;ldmatrix.sync.aligned.m8n8.x1.shared.b16 %r6, [%r7]; st.global.u32 [%e0], %r6;", "stores a value"),
+    ],
+)  # fmt: skip
+def test_an_undefined_value_that_becomes_visible_is_a_fault(body: str, said: str) -> None:
+    with pytest.raises(PtxFault, match=said):
+        run(body, out(32))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "add.u32 %r6, %r30, 1; mov.u32 %r6, 4;",
+        "setp.eq.u32 %p1, %r30, 0; mov.u32 %r6, 4;",
+        "setp.lt.u32 %p1, %r0, 33; mov.u32 %r6, 4; selp.u32 %r6, %r6, %r30, %p1;",
+        "xor.b32 %r6, %r30, %r30; or.b32 %r6, %r6, 4;",
+        "and.b32 %r6, %r30, 0; or.b32 %r6, %r6, 4;",
+        "setp.eq.u32 %p1, %r30, 0; setp.lt.u32 %p2, %r0, 33; or.pred %p3, %p1, %p2; mov.u32 %r6, 0; @%p3 mov.u32 %r6, 4;",
+        "setp.lt.u32 %p1, %r0, 40; @%p1 mov.u32 %r6, 4; @!%p1 mov.u32 %r6, 5;",
+        # a store of what is undefined makes shared memory as undefined as it was
+        ".shared .align 4 .b8 s[8]; st.shared.u32 [s], %r30; mov.u32 %r6, 4;",
+        ".shared .align 4 .b8 s[8]; ld.shared.u32 %r6, [s]; mov.u32 %r6, 4;",
+        # registers that only some lanes have written, read by those
+        "setp.lt.u32 %p1, %r0, 9; @%p1 mov.u32 %r7, 4; mov.u32 %r6, 4; @%p1 mov.u32 %r6, %r7;",
+        "setp.lt.u32 %p1, %r0, 9; mov.u32 %r6, 4; @%p1 bra L; bra M; L: mov.u32 %r7, 2; add.u32 %r6, %r7, 2; M:",
+    ],
+)
+def test_an_undefined_value_that_nothing_depends_on_is_none(body: str) -> None:
+    run(f"{body} st.global.u32 [%e0], %r6;", got := out(32))
+    assert (got == 4).all()
+
+
+def test_global_memory_that_was_never_written() -> None:
+    body = "ld.global.u32 %r6, [%e0]; st.global.u32 [%e1], %r6;"
+    run(body, out(32), out(32), fresh=(1,))
+    with pytest.raises(PtxFault, match="stores a value"):
+        run(body, out(32), out(32), fresh=(0,))
+    run(f"st.global.u32 [%e0], %r0; {body}", out(32), out(32), fresh=(0, 1))
+    with pytest.raises(PtxFault, match="changes a0 that was never written"):
+        run("red.global.add.u32 [%e0], 1;", out(32), fresh=(0,))
+
+
+def test_what_one_launch_wrote_the_next_may_read() -> None:
+    """Whatever the sizes of their accesses: what is watched as one differs from launch to launch."""
+    cells, result = out(32), out(32)
+    given = memory(cells, result, fresh=(0, 1))
+    params = np.array([cells.ctypes.data, result.ctypes.data], np.uint64).tobytes()
+    write = program(
+        "cvt.u16.u32 %h1, %r0; shl.b64 %d4, %d9, 0; st.global.u16 [%e0], %h1; st.global.u16 [%e0+2], %h1;",
+        2,
+    )
+    wide = "setp.lt.u32 %p1, %r0, 8; shl.b64 %d4, %d9, 2; add.s64 %d5, %d0, %d4; add.s64 %d6, %d1, %d4;"
+    copy = program(
+        wide
+        + "@%p1 ld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%d5]; @%p1 st.global.v4.u32 [%d6], {%r2,%r3,%r4,%r5};",
+        2,
+    )
+    with pytest.raises(PtxFault, match="stores a value"):
+        launch(copy, (1, 1, 1), (32, 1, 1), params, given)
+    launch(write, (1, 1, 1), (32, 1, 1), params, given)
+    launch(copy, (1, 1, 1), (32, 1, 1), params, given)
+    assert np.array_equal(result, np.arange(32) * 65537)
+    again = program("ld.global.u16 %h1, [%e1+2]; st.global.u16 [%e0], %h1;", 2)
+    launch(again, (1, 1, 1), (32, 1, 1), params, given)
+
+
+# barriers
+
+
+def test_a_barrier_that_some_lanes_of_a_warp_miss_is_a_fault() -> None:
+    body = "setp.lt.u32 %p1, %r0, {}; @%p1 bra L; bra M; L: bar.sync 0; M: {} mov.u32 %r6, 1;"
+    run(body.format(32, "bar.sync 0;"), out(), block=32)
+    with pytest.raises(
+        PtxFault,
+        match=r"divergence.*not all lanes of the warp come here; thread \(\d+, 0, 0\).*waits at `bar.sync 0`",
+    ):
+        run(body.format(7, "bar.sync 0;"), out(), block=32)
+    with pytest.raises(PtxFault, match=r"divergence"):
+        run("setp.lt.u32 %p1, %r0, 7; @%p1 bar.sync 0;", out(), block=32)
+
+
+def test_warps_may_meet_at_different_barrier_instructions() -> None:
+    body = (
+        "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; bar.sync 0; bra M; L: bar.sync 0; M: mov.u32 %r6, 1;"
+    )
+    run(f"{body} {OUT}", got := out(), block=64)
+    assert (got == 1).all()
+
+
+def test_lanes_that_have_exited_are_not_waited_for() -> None:
+    run(
+        f"setp.lt.u32 %p1, %r0, 40; @%p1 exit; mov.u32 %r6, 1; bar.sync 0; {OUT}",
+        got := out(),
+        block=64,
+    )
+    assert np.array_equal(got, np.arange(64) >= 40)
+
+
+def test_warps_that_wait_for_each_other_are_a_deadlock() -> None:
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; bar.sync {0}; bar.sync {1}; bra M; L: bar.sync 1; bar.sync 2; M:"
+    run(body.format(1, 2), out(), block=64)
+    with pytest.raises(PtxFault, match=r"deadlock.*waits at `bar.sync"):
+        run(body.format(2, 1), out(), block=64)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (96, "fewer threads"),
+        (33, "multiple of 32"),
+        (0, "multiple of 32"),
+        (128, "within the block"),
+    ],
+)
+def test_a_barrier_counts_its_threads(count: int, said: str) -> None:
+    body = "setp.lt.u32 %p1, %r0, 64; @%p1 bar.sync 1, {};"
+    run(body.format(64), out(96), block=96)
+    # each of the two warps alone completes it
+    run(body.format(32), out(96), block=96)
+    with pytest.raises(PtxFault, match=said):
+        run(body.format(count), out(96), block=96)
+
+
+def test_a_barrier_reduces_a_predicate() -> None:
+    body = """setp.lt.u32 %p1, %r0, {}; bar.red.popc.u32 %r6, 0, %p1; bar.red.and.pred %p2, 0, %p1; bar.red.or.pred %p3, 0, !%p1;
+        @%p2 add.u32 %r6, %r6, 1000; @%p3 add.u32 %r6, %r6, 2000;"""
+    for bound, want in ((40, 2040), (64, 1064), (0, 2000)):
+        run(f"{body.format(bound)} {OUT}", got := out(128), block=64, grid=2)
+        assert (got == want).all()
+
+
+def test_a_barrier_that_a_block_has_not() -> None:
+    with pytest.raises(PtxFault, match="a block has 16"):
+        run("bar.sync 16;", out())
