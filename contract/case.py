@@ -122,6 +122,11 @@ def find(
         DeclarationError: no such contract, profile or parameter value.
     """
     contract = registry.get(name)
+    asked = (name, profile, tuple(sorted((parameters or {}).items())))
+    known = _found.get(asked)
+    # a contract registered anew, under the same name, is another
+    if known is not None and known.contract is contract:
+        return known
     chosen = contract.profile(profile) if profile else contract.profiles[0]
     full = contract.full_parameters(parameters or {})
     if not exists(chosen, full):
@@ -129,7 +134,12 @@ def find(
             f"contract {name}: profile {chosen.name} is {scope(chosen)}; asked for was"
             f" {', '.join(f'{k}={v}' for k, v in full.items())}"
         )
-    return Kernel(contract, full, concrete(chosen, full))
+    found = _found[asked] = Kernel(contract, full, concrete(chosen, full))
+    return found
+
+
+#: What was asked for -> its kernel: a worker asks at every call.
+_found: dict[tuple[Any, ...], Kernel] = {}
 
 
 @dataclass(frozen=True)

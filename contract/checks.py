@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from contract import autocontrols, registry
 from contract.case import Kernel, kernels_of
 from contract.declare import Control, Implementation, served
+from contract.engines import GPU, HOST, PTX
+from contract.engines.devices import has_driver
 from contract.gates import GATES
-
-DEFAULT_ENGINE = "host"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Check:
     spec: dict[str, Any]
     kind: str
     implementation: str | None = None
-    engine: str = DEFAULT_ENGINE
+    engine: str = HOST
     gate: str | None = None
     control: str | None = None
     target: str = ""
@@ -52,17 +54,26 @@ class Check:
         return {**vars(self), "keywords": sorted(self.keywords)}
 
 
-def collect_checks(*, automatic: bool = True) -> list[Check]:
+def names_gpu(name: str) -> bool:
+    """Whether a name of an engine or implementation, or an id, asks for the GPU: `gpu`, `triton+gpu`, `.../triton+gpu/exact`."""
+    return name == GPU or any(part.endswith(f"+{GPU}") for part in name.split("/"))
+
+
+def collect_checks(*, automatic: bool = True, asked: Iterable[str] = ()) -> list[Check]:
     """Every check of the registry: kernels by name, their reference, implementations, controls.
 
-    `automatic`: also the automatic controls, for whose names every reference is read once.
+    Args:
+        automatic: also the automatic controls, for whose names every reference is read once.
+        asked: names that a user or project asks for. GPU kernels are judged on the GPU, too, where a driver is loaded, or
+            one of these says so.
     """
+    gpu = has_driver() or any(map(names_gpu, asked))
     found: list[Check] = []
     for contract in registry.contracts().values():
         implementations = registry.implementations(contract.name)
         controls = registry.controls(contract.name)
         for kernel in kernels_of(contract):
-            found += _of_kernel(kernel, implementations, controls, automatic)
+            found += _of_kernel(kernel, implementations, controls, automatic, gpu)
     return found
 
 
@@ -71,6 +82,7 @@ def _of_kernel(
     implementations: list[Implementation],
     controls: list[Control],
     automatic: bool,
+    gpu: bool,
 ) -> list[Check]:
     spec = {
         "name": kernel.contract.name,
@@ -92,20 +104,22 @@ def _of_kernel(
     for item in implementations:
         if item.profile != kernel.profile.name or not served(item.parameters, kernel.parameters):
             continue
-        name = item.name if item.engine == DEFAULT_ENGINE else f"{item.name}+{item.engine}"
-        for gate in GATES:
+        runs = {item.engine: item.label}
+        if gpu and item.engine == PTX:
+            runs[GPU] = f"{item.name}+{GPU}"
+        for (engine, label), gate in itertools.product(runs.items(), GATES):
             found.append(
                 Check(
-                    id=f"{kernel.id}/{name}/{gate}",
+                    id=f"{kernel.id}/{label}/{gate}",
                     kind="gate",
                     implementation=item.name,
-                    engine=item.engine,
+                    engine=engine,
                     gate=gate,
                     target="implementation",
-                    name=item.name,
+                    name=item.label,
                     requires=item.requires,
                     module=item.module,
-                    keywords=frozenset(words | {item.name, gate, item.engine}),
+                    keywords=frozenset(words | {item.name, gate, engine}),
                     **base,
                 )
             )
@@ -120,6 +134,7 @@ def _of_kernel(
                 id=f"{kernel.id}/{name}",
                 kind="control",
                 control=name,
+                engine=control.engine,
                 target="control",
                 name=name,
                 colour=control.colour,
@@ -128,7 +143,8 @@ def _of_kernel(
                 requires=control.requires,
                 module=control.module,
                 keywords=frozenset(
-                    words | {control.name, control.colour, "control", *control.gates}
+                    words
+                    | {control.name, control.colour, "control", control.engine, *control.gates}
                 ),
                 **base,
             )

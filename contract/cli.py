@@ -1,4 +1,4 @@
-"""The command line: `contract run`, `list`, `show`, `init` and `pipeline`.
+"""The command line: `contract run`, `list`, `show`, `init`, `mutate`, `doctor` and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "pipeline": _pipeline}  # fmt: skip
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "mutate": _mutate, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -128,7 +129,8 @@ def _judge(
     from contract import captured, runner, select, suites
 
     loaded = suites.load(config, arguments.names)
-    checks = runner.collect(config)
+    asked = (*arguments.impl, *arguments.engine, *arguments.names)
+    checks = runner.collect(config, asked)
     chosen = select.select(checks, selection, loaded.chosen)
     if arguments.collect_only:
         print("\n".join([*(check.id for check in chosen), f"{len(chosen)} checks"]))
@@ -188,7 +190,15 @@ def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -
         update_records=arguments.update_records,
         # an implementation in a file that is named is asked for by name
         required=tuple(
-            dict.fromkeys((*config.require, *arguments.impl, *arguments.engine, *_in_files(loaded)))
+            dict.fromkeys(
+                (
+                    *config.require,
+                    *arguments.impl,
+                    *arguments.engine,
+                    *_in_files(loaded),
+                    *_on_gpu(arguments.names),
+                )
+            )
         ),
         store_root=config.store_root,
         suites=loaded.payload(),
@@ -199,6 +209,13 @@ def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -
 def _in_files(loaded: Loaded) -> list[str]:
     """Names of the implementations that files of the command line register."""
     return sorted({t.name for r in loaded.chosen.values() for t in r.implementations})
+
+
+def _on_gpu(names: Sequence[str]) -> list[str]:
+    """The implementations that ids on the command line want on the GPU: `triton+gpu`."""
+    from contract.checks import names_gpu
+
+    return [part for name in names for part in name.split("/") if "+" in part and names_gpu(part)]
 
 
 def _publish(report: Report, arguments: argparse.Namespace) -> int:
@@ -237,6 +254,50 @@ def _init(arguments: argparse.Namespace) -> int:
     from contract.scaffold import init
 
     print("\n".join(init(Path(arguments.folder))))
+    return OK
+
+
+def _mutate(arguments: argparse.Namespace) -> int:
+    check_target("--json", arguments.json)
+    config = read_config()
+
+    from contract import mutation, select, suites
+    from contract.checks import collect_checks
+
+    for name in arguments.names:
+        select.refuse_absent(name)
+    loaded = suites.load(config, arguments.names)
+    selection = select.Selection(tuple(arguments.names), impls=tuple(arguments.impl))
+    checks = collect_checks(automatic=False)
+    targets = mutation.targets(select.select(checks, selection, loaded.chosen))
+    if not targets:
+        print(
+            "contract: nothing to change: the selection has no implementation of the engine ptx",
+            file=sys.stderr,
+        )
+        return NOTHING
+    options = RunOptions(
+        seed=config.seed if arguments.seed is None else arguments.seed,
+        timeout=config.timeout,
+        suites=loaded.payload(),
+    )
+    found = []
+    for judged in mutation.judge(targets, options, arguments.count):
+        found.append(judged)
+        print("\n".join(mutation.lines(judged)), flush=True)
+    if len(found) > 1:
+        print(mutation.summary([result for judged in found for result in judged.results]))
+    if arguments.json:
+        said = mutation.as_json(found, options.seed)
+        arguments.json.write_text(json.dumps(said, indent=1) + "\n")
+    return mutation.exit_code(found)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from contract import doctor
+
+    for line in doctor.lines():
+        print(line, flush=True)
     return OK
 
 

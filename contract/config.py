@@ -73,7 +73,7 @@ class RunOptions:
         fresh: ignore finished checks of the store.
         exitfirst: stop at the first check that is not good.
         last_failed: run only what was not good in the store's last result; all where nothing was.
-        device: where the host engine's tensors lie; 'cpu' until there is a GPU engine.
+        device: where the host engine's tensors lie: 'cpu'; the engine gpu takes torch's GPU.
         timeout: seconds without a finished call after which a worker is killed.
         memory: bytes of address space of one worker.
         jobs: worker processes at the same time.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from contract import formats
+from contract.engines import HOST, UNNAMED
 from contract.errors import CaseError, DeclarationError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -210,6 +211,10 @@ class Launch:
         batch: rows per call; 0 is all at once.
         threads: CPU threads.
         arguments: further keyword arguments for the implementation (block, split, num_warps).
+        skew: where an engine models approximate instructions: 0 their nominal results, -1 and 1 the ends of the documented
+            bounds.
+        configuration: which configuration of an autotuned kernel runs.
+        graph: on a GPU the call is recorded into a graph, and replayed.
     """
 
     name: str
@@ -217,6 +222,9 @@ class Launch:
     batch: int = 0
     threads: int = 1
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    skew: int = 0
+    configuration: int = 0
+    graph: bool = False
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):
@@ -601,6 +609,9 @@ class Implementation:
         invariant: what it promises not to move on ordinary rows (as in the contract).
         returns_view_of: inputs that the output may share memory with.
         budget: a measured budget's environment, or None.
+        fusion: whether the compiler of GPU code may fuse multiplications with additions; None leaves it to the launcher.
+        nominal: the source for which approximate instructions are judged at their nominal results alone; '' at both ends of
+            their bounds, too.
         module, place: the module that declares it, and FILE:LINE.
     """
 
@@ -609,7 +620,7 @@ class Implementation:
     name: str
     call: Callable[..., Any]
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    engine: str = "host"
+    engine: str = HOST
     requires: tuple[str, ...] = ()
     order: Mapping[str, Any] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
@@ -618,6 +629,8 @@ class Implementation:
     in_place: bool = False
     module: str = ""
     place: str = field(default="", compare=False)
+    fusion: bool | None = False
+    nominal: str = ""
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):
@@ -633,6 +646,11 @@ class Implementation:
         )
         object.__setattr__(self, "order", _frozen(self.order))
 
+    @property
+    def label(self) -> str:
+        """Its name as ids have it: with the engine, where that is not one that any machine has."""
+        return self.name if self.engine in UNNAMED else f"{self.name}+{self.engine}"
+
 
 @dataclass(frozen=True)
 class Control:
@@ -645,6 +663,7 @@ class Control:
         call: as an implementation's, or for automatic controls a function of the case (see contract.controls_auto).
         parameters: the enumerated parameter values it is planted under.
         kind: 'planted', 'automatic' or 'null'.
+        engine, fusion, nominal: as an implementation's.
     """
 
     kernel: str
@@ -660,6 +679,9 @@ class Control:
     order: Mapping[str, Any] = field(default_factory=dict)
     module: str = ""
     place: str = field(default="", compare=False)
+    engine: str = HOST
+    fusion: bool | None = False
+    nominal: str = ""
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):

@@ -46,6 +46,7 @@ def environment() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()).strip(),
         **_processor(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
+        "nvcc": _nvcc(),
         "isa_variables": isa,
         "threads": {k: v for k, v in variables if _THREADS.match(k)},
     }
@@ -54,6 +55,14 @@ def environment() -> dict[str, Any]:
 def environment_key() -> str:
     """The digest of `environment()`: equal where the same bits are to be expected."""
     return digest(environment())
+
+
+@functools.cache
+def _nvcc() -> str | None:
+    """The version of the compiler of CUDA C++, which need not be an installed package; None where there is none."""
+    from contract.engines import nvcc
+
+    return None if nvcc.missing_reason() else nvcc.version()
 
 
 @functools.cache

@@ -6,7 +6,7 @@ A `Subject` is the target with the worker that runs it. Gates (contract.gates) a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,17 @@ import numpy as np
 from contract import autocontrols, captured, inputs
 from contract.case import Case, Kernel
 from contract.declare import Launch
+from contract.engines import ENGINES, HOST
 from contract.interval import Array
 from contract.ranges import OutputRange, case_range, option_sets
 from contract.stages import joint_refused, not_shown, observing, structure
 from contract.worker import Worker
 
 PLAIN = Launch("plain")
+#: Approximate instructions at the ends of their documented bounds, where an engine models them.
+ENDS = (Launch("approximate-low", skew=-1), Launch("approximate-high", skew=1))
+#: A call that is recorded into a graph and replayed, where an engine can.
+GRAPH = Launch("cuda-graph", graph=True)
 # Elements of a case that is called some twenty times.
 SMALL = 1 << 17
 # A fault that no one of these shapes and 512 drawn rows shows is not one that a control may be planted for.
@@ -60,6 +65,8 @@ class Tally:
     outcome: str = ""
     detail: str = ""
     measured: dict[str, int] = field(default_factory=dict)
+    # what a record of compiled kernels would hold
+    recorded: list[dict[str, Any]] = field(default_factory=list)
     power: dict[str, float] = field(default_factory=dict)
     empty: bool = False
     captured: int = 0
@@ -179,14 +186,35 @@ class Subject:
         repeatable: bool = True,
         invariant: tuple[str, ...] = (),
         in_place: bool = False,
+        engine: str = HOST,
+        nominal: str = "",
     ):
         self.kernel, self.target, self.worker = kernel, target, worker
+        self.engine, self.nominal = engine, nominal
         self.depths, self.launches, self.seed = dict(depths or {}), launches, seed
         self.repeatable, self.invariant, self.in_place = repeatable, invariant, in_place
         self.automatic = target["kind"] == "auto"
         self.control = target["kind"] != "implementation"
         # whether it left the worker another than it found it
         self.touched = False
+        # what the engine said of how it was compiled, and whether it executed approximate instructions
+        self.compiled: dict[str, None] = {}
+        self.approximate = False
+        self.configurations = 1
+        # what it said of launches that are good
+        self.notes: dict[str, None] = {}
+
+    def evidence(self) -> tuple[str, ...]:
+        """With what its code was compiled, for what, and at which results of approximate instructions it was judged."""
+        how = ""
+        if self.approximate:
+            how = f"; approximate instructions at their nominal results ({self.nominal})"
+            how = (
+                how
+                if self.nominal
+                else "; approximate instructions at both ends of their bounds, too"
+            )
+        return tuple(text + how for text in self.compiled)
 
     def close(self) -> None:
         """End its worker, if it has one; the next call starts another."""
@@ -208,10 +236,16 @@ class Subject:
         # rows that failed once are replayed beside the drawn ones, not in their place
         return cases[: limit + len(bench.stored) if name == "stress" else limit]
 
-    def launches_at(self, bench: Bench, name: str, index: int) -> tuple[Launch, ...]:
-        """The launches of a case of the set 'shapes' or 'exact': all on the first ones, the plain one on the others."""
-        every = EVERY_LAUNCH[name].get(bench.effort, index + 1)
-        return self.launches if index < every else (PLAIN,)
+    def launches_at(self, bench: Bench, name: str, index: int) -> Iterator[Launch]:
+        """The launches of a case: all on the first shapes and exact sets, the plain one on the others; after them the
+        other configurations of an autotuned kernel, and the ends of the bounds where a call executed approximate
+        instructions."""
+        every = EVERY_LAUNCH[name].get(bench.effort, index + 1) if name in EVERY_LAUNCH else 0
+        yield from self.launches if index < every else (PLAIN,)
+        for place in range(1, self.configurations):
+            yield Launch(f"configuration-{place}", configuration=place)
+        if self.approximate and not self.nominal:
+            yield from ENDS
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {
@@ -229,6 +263,9 @@ class Subject:
                 "batch": launch.batch,
                 "threads": launch.threads,
                 "arguments": dict(launch.arguments),
+                "skew": launch.skew,
+                "configuration": launch.configuration,
+                "graph": launch.graph,
             },
         }
 
@@ -244,11 +281,17 @@ class Subject:
             return "", "", {}, autocontrols.run(self.kernel, self.target["name"], case, self.seed)
         assert self.worker is not None
         payload = {**self.payload(case, launch, poison), "twice": twice}
-        reply = self.worker.call("contract.engines.host:run", payload, dict(case.operands))
+        reply = self.worker.call(f"{ENGINES[self.engine]}:run", payload, dict(case.operands))
         if reply.outcome != "ok":
             outcome = "crash" if reply.outcome == "exception" else reply.outcome
             return outcome, reply.detail, {}, {}
         self.touched = self.touched or bool(reply.payload.get("touched"))
+        self.approximate = self.approximate or bool(reply.payload.get("approximate"))
+        self.configurations = max(self.configurations, int(reply.payload.get("configurations", 1)))
+        self.compiled.update(dict.fromkeys(reply.payload.get("compiled", ())))
+        self.notes.update(dict.fromkeys(reply.payload.get("notes", ())))
+        if reply.payload.get("not_run"):
+            return "not_run", str(reply.payload["not_run"]), dict(reply.payload), {}
         if reply.payload.get("bad"):
             # a control that is no kernel shows no fault: it must not pass for red
             outcome = "crash" if self.control and reply.payload.get("unfit") else "fail"
@@ -314,6 +357,22 @@ def compare(
         where += f", no listed alternative explains all outputs (nearest: {bench.options[best[1]]})"
     tally.stop("fail", f"{best[0]:,} of {total:,} outputs are not allowed ({where})")
     return False
+
+
+def judge_set(
+    bench: Bench, subject: Subject, name: str, tally: Tally, alive: set[int]
+) -> Iterator[Case]:
+    """Judge every launch of every chosen case of a set, and yield each case when it is done; ends early where one is
+    refused or does not run, which `tally` then tells."""
+    for index, case in subject.chosen(bench, name):
+        for launch in subject.launches_at(bench, name, index):
+            outcome, detail, _, outputs = subject.call(case, launch)
+            if outcome:
+                tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
+                return
+            if not compare(bench, subject, name, index, launch, outputs, tally, alive):
+                return
+        yield case
 
 
 def _shown(ranges: dict[str, OutputRange], outputs: Outputs) -> dict[str, OutputRange]:

@@ -7,7 +7,6 @@ it, stores what it finishes, and restarts it if it dies.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -21,23 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from contract import gates, recordbook, registry, suites, worker_server
+from contract.allocator import keep_freed_memory
 from contract.autocontrols import ANY_GATE
-from contract.availability import missing_reason
+from contract.availability import missing_reason, modules
 from contract.case import Case, Kernel, find
-from contract.checks import DEFAULT_ENGINE
 from contract.declare import Control, Implementation
 from contract.diagnose import explain
-from contract.engines import host
+from contract.engines import ENGINES, GPU, HOST, devices, host
 from contract.errors import ContractError
 from contract.gates import reference
-from contract.judge import PLAIN, Bench, Subject, Tally
+from contract.judge import GRAPH, PLAIN, Bench, Subject, Tally
 from contract.results import CheckResult
 from contract.worker import Worker, warm_up
 
 # Workers that a judge keeps: a contract's implementations, and the planted controls of both colours.
 WORKERS = 6
-# glibc, malloc.h
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# How many times the time of a call one may take that compiles first.
+COMPILING = 5
 FAULTS = ("crash", "timeout", "out_of_memory")
 
 
@@ -77,7 +76,7 @@ class Judge:
         """Judge all checks of a job (one kernel) and emit each when it is finished."""
         spec = job["kernel"]
         kernel = find(spec["name"], spec["profile"], spec["parameters"])
-        bench = self._bench(kernel, job)
+        bench = self.bench(kernel, job)
         self.misfits.clear()
         for check in job["checks"]:
             start = time.monotonic()
@@ -87,34 +86,40 @@ class Judge:
             )
             self.emit({"result": vars(result), "row": row})
 
-    def _worker_for(self, kernel: Kernel, item: Implementation | Control) -> Worker:
+    def _worker_for(self, kernel: Kernel, item: Implementation | Control, engine: str) -> Worker:
         """The worker of an implementation, or of the planted controls of one colour.
 
         What one target does to the process (a default dtype, flushed subnormals, a patched module) must neither save nor
         spoil another. A function that serves several kernels (parameters, profiles) is one target; controls share a
-        worker while none of them changes what they share (contract.engines.state).
+        worker while none of them changes what they share (contract.engines.state). Of the workers on a GPU one is kept:
+        each takes some 500 MiB of its memory before it does anything.
         """
         key: tuple[Any, ...] = (
             (item.colour,) if isinstance(item, Control) else (kernel.contract.name, id(item.call))
         )
-        key = (*key, item.requires)
+        key = (*key, item.requires, engine)
         worker = self.workers.pop(key, None)
         if worker is None:
+            for other in [k for k in self.workers if k[-1] == engine == GPU]:
+                self.workers.pop(other).close()
             while len(self.workers) >= WORKERS:
                 # the one that was used longest ago
                 self.workers.pop(next(iter(self.workers))).close()
             worker = Worker(
                 setup="contract.judge_process:worker_setup",
                 setup_payload=dict(self.options["suites"]),
-                timeout=self.options["timeout"],
+                # a compiler has no progress to report
+                timeout=self.options["timeout"] * (1 if engine == HOST else COMPILING),
                 memory=self.options["memory"],
                 sys_path=list(sys.path),
+                # CUDA reserves far more addresses than it uses memory
+                resident=engine == GPU,
             )
-            worker.imports = item.requires
+            worker.imports = modules(item.requires)
         self.workers[key] = worker
         return worker
 
-    def _bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:
+    def bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:
         """The input sets of a job; those of the last job where it is about the same kernel and rows."""
         rows = list(job.get("rows", ()))
         key = json.dumps([job["kernel"], rows], sort_keys=True)
@@ -148,10 +153,10 @@ class Judge:
         try:
             if check["kind"] == "reference":
                 return _with_tally(base, reference.run(bench)), None
-            subject, missing = self._subject(kernel, check)
+            subject, missing = self.subject(kernel, check)
             if missing:
                 return replace(base, outcome="not_run", detail=missing), None
-            if check["kind"] == "gate" and (unfit := self._unfit(base, kernel)):
+            if check["kind"] == "gate" and (unfit := self._unfit(base, kernel, check["name"])):
                 return unfit, None
             try:
                 if check["kind"] == "gate":
@@ -171,11 +176,10 @@ class Judge:
             where = _last_line(error)
             return replace(base, detail=f"{type(error).__name__}: {error} ({where})"), None
 
-    def _unfit(self, base: CheckResult, kernel: Kernel) -> CheckResult | None:
+    def _unfit(self, base: CheckResult, kernel: Kernel, name: str) -> CheckResult | None:
         """The result of a gate where the implementation cannot be called as the contract says: told once, at the first."""
-        name = str(base.implementation)
         items = registry.implementations(kernel.contract.name)
-        said = host.misfit(host.registered(kernel, name, items, base.engine).call, kernel)
+        said = host.misfit(host.registered(kernel, name, items).call, kernel)
         if not said:
             return None
         first = self.misfits.setdefault(name, str(base.gate))
@@ -183,7 +187,9 @@ class Judge:
             return replace(base, outcome="fail", detail=said)
         return replace(base, outcome="not_run", required=False, detail=f"see {first}: {said}")
 
-    def _subject(self, kernel: Kernel, check: Mapping[str, Any]) -> tuple[Subject, str]:
+    def subject(
+        self, kernel: Kernel, check: Mapping[str, Any], made: type[Subject] = Subject
+    ) -> tuple[Subject, str]:
         """The target with its worker, or why it cannot run here."""
         target = {
             "kind": check["target"],
@@ -196,10 +202,7 @@ class Judge:
         item: Implementation | Control | None = None
         if check["target"] == "implementation":
             item = host.registered(
-                kernel,
-                check["name"],
-                registry.implementations(kernel.contract.name),
-                check["engine"],
+                kernel, check["name"], registry.implementations(kernel.contract.name)
             )
             launches = (*launches, *item.launches)
             extra = {
@@ -207,10 +210,11 @@ class Judge:
                 "repeatable": item.repeatable,
                 "invariant": item.invariant,
                 "in_place": item.in_place,
+                "nominal": item.nominal,
             }
         elif check["target"] == "control":
             item = host.registered(kernel, check["name"], registry.controls(kernel.contract.name))
-            extra = {"depths": item.order}
+            extra = {"depths": item.order, "nominal": item.nominal}
         if kernel.shares:
             launches = tuple(launch for launch in launches if not launch.batch)
         if check["target"] == "auto" or (
@@ -218,12 +222,25 @@ class Judge:
         ):
             # layouts and threads mean nothing to a reading of the reference; what a legal variant shows is its values
             launches = (PLAIN,)
-        worker = None if item is None else self._worker_for(kernel, item)
-        subject = Subject(
-            kernel, target, worker, launches=launches, seed=self.options["seed"], **extra
+        worker = None if item is None else self._worker_for(kernel, item, check["engine"])
+        if check["engine"] != HOST:
+            # threads of the host are nothing to a device
+            launches = tuple(launch for launch in launches if launch.threads == 1)
+        if check["engine"] == GPU:
+            launches = (*launches, GRAPH)
+        subject = made(
+            kernel,
+            target,
+            worker,
+            launches=launches,
+            seed=self.options["seed"],
+            engine=check["engine"],
+            **extra,
         )
-        if check["engine"] != DEFAULT_ENGINE:
+        if check["engine"] not in ENGINES:
             return subject, f"there is no engine {check['engine']}"
+        if check["engine"] == GPU and (why := devices.missing_device()):
+            return subject, why
         return subject, missing_reason(item.requires if item is not None else ())
 
     def _gate(
@@ -232,13 +249,14 @@ class Judge:
         tally = gates.run(gate, bench, subject)
         if (
             gate == "limits"
-            and tally.measured
+            and (tally.measured or tally.recorded)
             and self.options.get("update_records")
             # without a folder for it nothing is recorded, and the gate did not run
             and recordbook.folder_of(str(subject.target["module"])) is not None
         ):
             tally.stop("pass", "recorded")
-        result = _with_tally(base, tally)
+        tally.notes += [note for note in subject.notes if note not in tally.notes]
+        result = replace(_with_tally(base, tally), compiled=subject.evidence())
         row = None
         if tally.outcome == "fail" and tally.failure is not None:
             finding = explain(bench, subject, tally.failure)
@@ -267,6 +285,8 @@ class Judge:
             tally = gates.run(gate, bench, subject)
             compared += tally.compared
             planted = check["expect"]
+            if tally.outcome == "not_run":
+                return replace(base, outcome="not_run", gate=gate, detail=tally.detail)
             if tally.outcome in FAULTS:
                 if planted == tally.outcome:
                     return replace(
@@ -313,6 +333,8 @@ class Judge:
             tally = gates.run(gate, bench, subject)
             compared += tally.compared
             widest = max(widest, tally.widest)
+            if tally.outcome == "not_run":
+                return replace(base, outcome="not_run", gate=gate, detail=tally.detail)
             if tally.outcome not in ("pass", "not_applicable"):
                 outcome = tally.outcome if tally.outcome in FAULTS else "missed"
                 detail = f"a legal variant was refused by {gate}: {tally.detail}"
@@ -349,6 +371,7 @@ def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:
         power=dict(tally.power),
         measured=dict(tally.measured),
         notes=tuple(tally.notes),
+        recorded=tuple(json.dumps(entry, sort_keys=True) for entry in tally.recorded),
         captured=tally.captured,
     )
 
@@ -418,14 +441,14 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep up to 256 MiB of freed arrays: mapped anew for each array, pages cost more than most steps
-    of a range. Not in a worker, whose freed memory must not be at hand."""
-    # other C libraries have no mallopt
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        library.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+def settle() -> None:
+    """What a process that judges sets for itself."""
+    keep_freed_memory()
+    # hypothesis keeps a cache of constants: not in the folder that happens to be the user's
+    os.environ.setdefault(
+        "HYPOTHESIS_STORAGE_DIRECTORY",
+        str(Path(tempfile.gettempdir()) / "kernel-contract-hypothesis"),
+    )
 
 
 def main() -> int:
@@ -438,13 +461,8 @@ def main() -> int:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
-    keep_freed_memory()
+    settle()
     options = json.loads(sys.stdin.readline())
-    # hypothesis keeps a cache of constants: not in the folder that happens to be the user's
-    os.environ.setdefault(
-        "HYPOTHESIS_STORAGE_DIRECTORY",
-        str(Path(tempfile.gettempdir()) / "kernel-contract-hypothesis"),
-    )
     worker_server.adopt()
     # without a shared one, the worker server imports torch while the suites are loaded and the first ranges are computed
     warm_up()
@@ -471,7 +489,7 @@ def main() -> int:
     return 0
 
 
-__all__ = ["Judge", "keep_freed_memory", "main", "row_of"]
+__all__ = ["Judge", "main", "row_of"]
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

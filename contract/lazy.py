@@ -26,3 +26,8 @@ class _Lazy(ModuleType):
 def lazy(name: str) -> Any:
     """A stand-in for the module `name`, imported at the first use of one of its attributes."""
     return _Lazy(name)
+
+
+def is_lazy(value: object) -> bool:
+    """Whether it is a stand-in that `lazy` made."""
+    return isinstance(value, _Lazy)

@@ -50,7 +50,9 @@ def parse(
         # argparse leaves out what comes before the first name
         arguments.rest, rest = [*rest, *arguments.rest], []
     # argparse takes names only in one place; `contract run softcap -x rms_norm` names two.
-    if rest and (arguments.command != "run" or any(word.startswith("-") for word in rest)):
+    if rest and (
+        arguments.command not in ("run", "mutate") or any(word.startswith("-") for word in rest)
+    ):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.names += rest
@@ -89,6 +91,19 @@ def make_parser() -> argparse.ArgumentParser:
         help="where contracts/ goes (default: here)",
     )
     init.set_defaults(command="init")
+    _add_mutate(
+        commands.add_parser(
+            "mutate",
+            help="change one instruction of compiled kernels, and see that the gates refuse it",
+            allow_abbrev=False,
+        )
+    )
+    doctor = commands.add_parser(
+        "doctor",
+        help="print which engines, compilers and libraries this machine has, and why not the others",
+        allow_abbrev=False,
+    )
+    doctor.set_defaults(command="doctor")
     pipeline = commands.add_parser(
         "pipeline",
         help="run a model that is built of verified kernels",
@@ -152,6 +167,20 @@ def _add_output(add: Callable[..., Any]) -> None:
         help="auto obeys NO_COLOR and FORCE_COLOR")
     add("-v", "--verbose", action="count", default=0, help="also power, every id that was not run")
     add("-q", "--quiet", action="count", default=0, help="only what is not good, and the summary")
+
+
+def _add_mutate(mutate: argparse.ArgumentParser) -> None:
+    mutate.add_argument("names", metavar="NAME | ID | FILE", nargs="*",
+        help="a kernel, the first parts of an id, a .py file or a folder; all where absent")
+    mutate.add_argument("--ptx", action="store_true", required=True,
+        help="the PTX of every implementation that has some")
+    mutate.add_argument("--impl", metavar="NAME", action="append", default=[],
+        help="only this implementation")
+    mutate.add_argument("--count", type=_positive, metavar="N", default=20,
+        help="mutants of each implementation (20)")
+    mutate.add_argument("--seed", type=_natural, metavar="N", help="seed of all rows and of the choice (0)")
+    mutate.add_argument("--json", metavar="FILE", type=Path, help="write every mutant as JSON")
+    mutate.set_defaults(command="mutate")
 # fmt: on
 
 

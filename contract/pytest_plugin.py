@@ -155,7 +155,11 @@ class ContractItem(pytest.Item):
         }
         self.user_properties.append((RESULT, json.dumps(fields)))
         required = self.check.implementation in self.judge.options.required
-        if result.outcome == "not_run" and not (required and "not installed" in result.detail):
+        asked = self.judge.options.required if self.check.engine == "gpu" else ()
+        absent = (required and "not installed" in result.detail) or any(
+            name in asked for name in ("gpu", f"{self.check.implementation}+gpu")
+        )
+        if result.outcome == "not_run" and not absent:
             pytest.skip(f"not run: {result.detail}")
         if result.outcome == "not_applicable":
             pytest.skip(f"not applicable: {result.detail}")

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contract import captured, recordbook, registry, sources
+from contract.availability import NVCC
 from contract.checks import Check
 from contract.config import RunOptions
+from contract.engines import GPU
+from contract.engines.devices import identity
 from contract.environment import environment_key
 from contract.results import CheckResult
 from contract.rowbook import RowBook
@@ -52,6 +55,7 @@ class Keys:
                 **self.base,
                 "check": check.id,
                 "requires": list(check.requires),
+                **({"gpu": identity()} if check.engine == GPU else {}),
                 **depends(check, self.options.store_root),
             }
         )
@@ -110,6 +114,9 @@ def distributions(modules: tuple[str, ...]) -> dict[str, str]:
     """Hash of every distribution that holds one of these modules, under its name."""
     found = {}
     for module in modules:
+        if module == NVCC:
+            # its version is part of the environment
+            continue
         top = module.partition(".")[0]
         if (one := _distribution(top)) != sources.ABSENT:
             found[top] = one

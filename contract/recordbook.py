@@ -9,6 +9,8 @@ records/NAME.json:
      "waivers": [{"kernel": ..., "implementation": ..., "launch": ..., "architecture": ..., "resource": "threads",
                   "limit": 2, "reason": "..."}]}
 
+A file may have a list `compiled` beside them: see contract.compiledbook.
+
 A two-way ratchet: worse fails, better fails as improved until the record is updated. An architecture that a file does
 not list at all is not_run, a launch missing in a listed one fails, entries that nothing uses are limit problems.
 """
@@ -19,11 +21,12 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from contract import compiledbook
 from contract.case import Kernel
 from contract.errors import StoreError
 from contract.suites import is_test_file
@@ -140,10 +143,12 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     if (
         not isinstance(data, dict)
-        or set(data) != {"schema", "kernel", "entries", "waivers"}
+        or data.keys() - {"compiled"} != {"schema", "kernel", "entries", "waivers"}
         or data["schema"] != 1
     ):
-        raise StoreError(f"record {path}: needs exactly schema (1), kernel, entries and waivers")
+        raise StoreError(
+            f"record {path}: needs exactly schema (1), kernel, entries and waivers, and may have compiled"
+        )
     if data["kernel"] != path.stem:
         raise StoreError(
             f"record {path}: kernel is {data['kernel']!r}, the file's is {path.stem!r}"
@@ -168,11 +173,13 @@ def read(path: Path) -> dict[str, Any]:
             raise StoreError(
                 f"record {path}: entries[{i}].resources needs counts >= 0 of {', '.join(RESOURCES)}"
             )
+    known = (*RESOURCES, *compiledbook.RESOURCES)
     for i, waiver in enumerate(data["waivers"]):
-        if waiver["resource"] not in RESOURCES or not waiver["reason"].strip():
+        if waiver["resource"] not in known or not waiver["reason"].strip():
             raise StoreError(
-                f"record {path}: waivers[{i}] needs a resource of {', '.join(RESOURCES)} and a reason"
+                f"record {path}: waivers[{i}] needs a resource of {', '.join(known)} and a reason"
             )
+    compiledbook.check(path, data.get("compiled", []))
     return data
 
 
@@ -222,7 +229,7 @@ def judge_entry(
             f"no record for {'/'.join(key)} ({shown}); run with --update-records",
         )
     entry = found[0]
-    shape = _shape(kernel)
+    shape = shape_of(kernel)
     if entry["shape"] != shape:
         return (
             "fail",
@@ -248,7 +255,7 @@ def judge_entry(
     return "pass", shown
 
 
-def _shape(kernel: Kernel) -> dict[str, int]:
+def shape_of(kernel: Kernel) -> dict[str, int]:
     """The shape at which resources are counted."""
     shape = kernel.sized(kernel.contract.shapes[0])
     return {dim: int(size) for dim, size in sorted(shape.items())}
@@ -267,13 +274,24 @@ def update(
         "launch": launch,
         "architecture": architecture(),
         "torch": torch_version(),
-        "shape": _shape(kernel),
+        "shape": shape_of(kernel),
         "resources": {name: int(measured[name]) for name in RESOURCES},
     }
     others = [e for e in data["entries"] if key_of(e) != key_of(entry)]
     data["entries"] = sorted([*others, entry], key=key_of)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+    atomic_write_text(path, compiledbook.dumped(data))
+
+
+def update_compiled(path: Path, new: Sequence[Mapping[str, Any]]) -> None:
+    """Write the entries of one launch's compiled kernels into a record file (atomically), in place of its old ones."""
+    from contract.store import atomic_write_text
+
+    data = read(path)
+    data["compiled"] = compiledbook.replaced(data, new)
+    compiledbook.check(path, data["compiled"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(path, compiledbook.dumped(data))
 
 
 def unused(folder: Path, known: set[tuple[str, str, str]]) -> list[str]:
@@ -281,14 +299,28 @@ def unused(folder: Path, known: set[tuple[str, str, str]]) -> list[str]:
     problems = []
     for path in sorted(folder.glob("*.json")):
         data = read(path)
-        listed = {key_of(e) for e in data["entries"]}
+        compiled = data.get("compiled", [])
+        listed = {key_of(e) for e in data["entries"]} | {
+            (*compiledbook.launch_of(e), name) for e in compiled for name in e["architectures"]
+        }
+        problems += [
+            f"unused record {'/'.join(launch)} of compiled kernels in {path.name}; remove it (--update-records does)"
+            for launch in dict.fromkeys(map(compiledbook.launch_of, compiled))
+            if launch not in known
+        ]
         for entry in data["entries"]:
             if key_of(entry)[:3] not in known:
                 problems.append(
                     f"unused record {'/'.join(key_of(entry))} in {path.name}; remove it (--update-records does)"
                 )
+        launches = {key[:3] for key in listed}
         for waiver in data["waivers"]:
-            if key_of(waiver) not in listed:
+            key = key_of(waiver)
+            # what need not compile is not listed
+            waived = (
+                key[:3] in launches if waiver["resource"] == compiledbook.COMPILE else key in listed
+            )
+            if not waived:
                 problems.append(
                     f"unused waiver {'/'.join(key_of(waiver))} in {path.name}; remove it"
                 )
@@ -301,7 +333,9 @@ def drop_unused(folder: Path, known: set[tuple[str, str, str]]) -> None:
 
     for path in sorted(folder.glob("*.json")):
         data = read(path)
-        kept = [e for e in data["entries"] if key_of(e)[:3] in known]
-        if kept != data["entries"]:
-            data["entries"] = kept
-            atomic_write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+        before = data["entries"], data.get("compiled", [])
+        kept = [e for e in before[0] if key_of(e)[:3] in known]
+        compiled = [e for e in before[1] if compiledbook.launch_of(e) in known]
+        if (kept, compiled) != before:
+            data |= {"entries": kept, "compiled": compiled}
+            atomic_write_text(path, compiledbook.dumped(data))

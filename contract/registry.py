@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from contract import orders
 from contract.declare import GATE_NAMES, Contract, Control, Implementation, Launch, only_for
+from contract.engines import HOST
 from contract.errors import DeclarationError
 from contract.held import TwoStep
 
@@ -27,6 +28,8 @@ Item = TypeVar("Item", Implementation, Control)
 _contracts: dict[str, Contract] = {}
 _implementations: dict[str, tuple[Implementation, ...]] = {}
 _controls: dict[str, tuple[Control, ...]] = {}
+# contract -> its implementations in order, and what they were made from
+_in_order: dict[str, tuple[tuple[Any, Any], list[Implementation]]] = {}
 _origins: dict[str, str] = {}
 
 
@@ -52,13 +55,15 @@ def implementation(
     *,
     profile: str | tuple[str, ...] | None = None,
     name: str = "",
-    engine: str = "host",
+    engine: str = HOST,
     requires: Iterable[str] = (),
     order: Mapping[str, Any] | None = None,
     launches: Iterable[Launch] = (),
     repeatable: bool = True,
     invariant: Iterable[str] = (),
     in_place: bool = False,
+    fusion: bool | None = False,
+    nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
     """Register the decorated callable as an implementation of `kernel`.
@@ -73,13 +78,17 @@ def implementation(
         kernel: name of the contract.
         profile: one profile or several (it then claims each); the contract's first where absent.
         name: shown in ids; the function's name where absent.
-        engine: what runs it; 'host' calls it.
-        requires: modules that the call imports, without whose packages the outcome is not_run.
+        engine: what runs it: 'host' calls it; 'ptx' calls it too, and executes the GPU kernels that it launches;
+            on a GPU, where one is asked for or there, these are launched as well (engine 'gpu').
+        requires: modules that the call imports, without whose packages the outcome is not_run; 'nvcc', the compiler.
         order: freedom -> depth, a declaration tighter than the contract's; it is then judged by its own.
         launches: further launches, beside the contract's.
         repeatable: False where atomics may move bits from run to run.
         invariant: what it promises not to move on ordinary rows.
         in_place: its output may share memory with the operand declared in_place_of.
+        fusion: of GPU code, whether the compiler may fuse multiplications with additions; None: what the launcher says.
+        nominal: of GPU code, why approximate instructions are judged at their nominal results alone and not at the ends
+            of their bounds: the source that bounds what they are put together to, such as a library's function.
         **parameters: enumerated parameter values that it serves; all where absent.
 
     Raises:
@@ -109,6 +118,8 @@ def implementation(
                 in_place,
                 module,
                 place,
+                fusion,
+                nominal,
             )
             others = _implementations.get(kernel, ())
             if any(
@@ -178,6 +189,7 @@ def _control(
     expect: str,
     order: Mapping[str, Any] | None,
     parameters: Mapping[str, str | tuple[str, ...]],
+    compiled: Mapping[str, Any],
 ) -> Callable[[F], F]:
     module, place = _caller(3), _place(3)
     needs = _names("requires", requires)
@@ -199,6 +211,7 @@ def _control(
                 dict(order or {}),
                 module,
                 place,
+                **compiled,
             )
             others = _controls.get(kernel, ())
             if any(
@@ -223,13 +236,18 @@ def red(
     name: str = "",
     requires: Iterable[str] = (),
     expect: str = "",
+    engine: str = HOST,
+    fusion: bool | None = False,
+    nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
     """Register the decorated callable as a planted red control: one fault, must fail at `gate`.
 
-    `expect` is 'crash', 'timeout' or 'out_of_memory' where that is the plant.
+    `expect` is 'crash', 'timeout' or 'out_of_memory' where that is the plant; engine, fusion and nominal as an
+    implementation's.
     """
-    return _control("red", kernel, profile, (gate,), name, requires, expect, None, parameters)
+    how = {"engine": engine, "fusion": fusion, "nominal": nominal}
+    return _control("red", kernel, profile, (gate,), name, requires, expect, None, parameters, how)
 
 
 def green(
@@ -239,10 +257,14 @@ def green(
     name: str = "",
     requires: Iterable[str] = (),
     order: Mapping[str, Any] | None = None,
+    engine: str = HOST,
+    fusion: bool | None = False,
+    nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
     """Register the decorated callable as a green control: a legal variant that must pass every gate."""
-    return _control("green", kernel, profile, (), name, requires, "", order, parameters)
+    how = {"engine": engine, "fusion": fusion, "nominal": nominal}
+    return _control("green", kernel, profile, (), name, requires, "", order, parameters, how)
 
 
 def contracts() -> dict[str, Contract]:
@@ -255,10 +277,17 @@ def implementations(kernel: str | None = None) -> list[Implementation]:
 
     An implementation without a profile takes its contract's first.
     """
-    return sorted(
-        (_with_profile(item) for item in _of(_implementations, kernel)),
-        key=lambda i: (i.kernel, i.profile, i.name, repr(i.parameters)),
-    )
+    if kernel is None:
+        return [item for name in sorted(_implementations) for item in implementations(name)]
+    state = _implementations.get(kernel, ()), _contracts.get(kernel)
+    known = _in_order.get(kernel)
+    # a worker asks at every call
+    if known is None or any(a is not b for a, b in zip(known[0], state, strict=True)):
+        listed = sorted(
+            map(_with_profile, state[0]), key=lambda i: (i.profile, i.name, repr(i.parameters))
+        )
+        known = _in_order[kernel] = state, listed
+    return list(known[1])
 
 
 def controls(kernel: str | None = None) -> list[Control]:
@@ -356,10 +385,10 @@ def _check_item(what: str, item: Implementation | Control) -> None:
 def _refuse_overlap() -> None:
     """Two implementations, or two controls, that would answer to one id: the second would never run."""
     for items in (implementations(), controls()):
-        seen: dict[tuple[str, str, str, str], list[Any]] = {}
+        seen: dict[tuple[str, str, str], list[Any]] = {}
         for item in items:
-            colour = getattr(item, "colour", getattr(item, "engine", ""))
-            for other in seen.setdefault((item.kernel, item.profile, colour, item.name), []):
+            name = item.label if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
+            for other in seen.setdefault((item.kernel, item.profile, name), []):
                 both = set(item.parameters) & set(other.parameters)
                 if all(set(item.parameters[k]) & set(other.parameters[k]) for k in both):
                     with _declared_at(item.place):
@@ -367,7 +396,7 @@ def _refuse_overlap() -> None:
                             f"{item.kernel}/{item.profile}/{item.name} is registered twice (in {other.module} and"
                             f" {item.module}) for overlapping parameters; rename one"
                         )
-            seen[item.kernel, item.profile, colour, item.name].append(item)
+            seen[item.kernel, item.profile, name].append(item)
 
 
 def _check_order(what: str, kernel: str, order: Mapping[str, Any]) -> None:

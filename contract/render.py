@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+from contract.engines import HOST
 from contract.report import closing_lines, exit_code, summary_line, words
 from contract.results import CheckResult, Report
 from contract.select import GATES
@@ -81,7 +82,7 @@ def table_lines(report: Report) -> list[Line]:
         elif check.implementation is None:
             subject = "reference"
         else:
-            engine = "" if check.engine == "host" else f"+{check.engine}"
+            engine = "" if check.engine == HOST else f" on {check.engine}"
             subject = check.implementation + engine
         lines = groups.setdefault(kernel, {})
         lines.setdefault(subject, Line(kernel, subject)).checks.append(check)
@@ -185,6 +186,10 @@ def show(report: Report, console: Console, verbosity: int = 0) -> None:
 def _print_plain(console: Console, lines: Iterator[str]) -> None:
     from rich.text import Text
 
+    if console.color_system is None:
+        # rich lays out a line in a millisecond; without colours it stays as it is
+        console.file.writelines(f"{line}\n" for line in lines)
+        return
     for line in lines:
         bad = any(word.isupper() and len(word) > 3 for word in line.replace(",", " ").split()[1:])
         console.print(Text(line, style="bold red" if bad else ""), soft_wrap=True)

@@ -150,6 +150,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "one_value_share": check.one_value_share,
             "widest_ulp": check.widest_ulp,
             **({"captured": check.captured} if check.captured else {}),
+            **({"compiled": list(check.compiled)} if check.compiled else {}),
             "detail": check.detail,
             "reproduce": "" if check.good and not check.reproduce else reproduce(check),
             "from_receipt": check.from_receipt,
@@ -218,6 +219,18 @@ def reasons(report: Report, outcome: str, verbose: bool) -> list[str]:
     return lines
 
 
+def engine_lines(report: Report) -> list[str]:
+    """What ran on an engine that executes compiled code: with what it was compiled, for what target, how many checks."""
+    groups: Counter[tuple[str, str]] = Counter()
+    for check in report.checks:
+        if check.outcome != "not_run":
+            groups.update((check.engine, how) for how in check.compiled)
+    return [
+        f"engine {engine}: {how}: {_counted(number, 'check')}"
+        for (engine, how), number in sorted(groups.items())
+    ]
+
+
 def power_lines(report: Report) -> list[str]:
     """The share of outputs that leave their range without each rounding point, weakest first."""
     lines = []
@@ -234,6 +247,7 @@ def closing_lines(report: Report, verbosity: int = 0) -> Iterable[str]:
     yield from reds(report)
     if verbosity >= 0:
         yield from reasons(report, "not_run", verbosity > 0)
+        yield from engine_lines(report)
     if verbosity > 0:
         yield from reasons(report, "not_applicable", False)
         yield from power_lines(report)

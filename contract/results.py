@@ -37,6 +37,8 @@ class CheckResult:
         one_value_share: share of compared outputs whose range is one value; None where nothing was compared.
         widest_ulp: widest range in ulps of max(|y|, rms of the row).
         detail: one or more lines; for a red: smallest row, element, bits, allowed bits, dropped point.
+        compiled: of an engine that runs compiled code, with what it was compiled and for what: 'triton 3.9.0, sm_80, fusion off'.
+        recorded: entries for the record of compiled kernels, as JSON (contract.compiledbook).
         captured: rows among what was compared that a model gave to the kernel.
         power: rounding point or option -> share of outputs that leave their range (reference checks).
     """
@@ -62,6 +64,8 @@ class CheckResult:
     measured: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     captured: int = 0
+    compiled: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

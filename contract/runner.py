@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from contract import receipts, recordbook, verify, worker_server
-from contract.availability import missing_reason
-from contract.checks import DEFAULT_ENGINE, Check, collect_checks
+from contract.availability import missing_reason, modules
+from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
 from contract.errors import ContractError, SuiteError
@@ -41,9 +41,9 @@ LOOK_SECONDS = 0.2
 OnResult = Callable[[CheckResult], None]
 
 
-def collect(config: Config) -> list[Check]:
-    """Every check of the loaded suites, in a fixed order; those that the project requires are marked."""
-    return collect_checks()
+def collect(config: Config, asked: Iterable[str] = ()) -> list[Check]:
+    """Every check of the loaded suites, in a fixed order; `asked`: names that are asked for beside the project's."""
+    return collect_checks(asked=(*config.require, *asked))
 
 
 def start_server() -> worker_server.Shared:
@@ -105,7 +105,8 @@ def _required_problems(results: list[CheckResult], required: Iterable[str]) -> l
         mine = [
             r
             for r in results
-            if name in (r.implementation, r.engine) and r.implementation is not None
+            if r.implementation is not None
+            and name in (r.implementation, r.engine, f"{r.implementation}+{r.engine}")
         ]
         if mine and all(r.outcome in ("not_run", "not_applicable") for r in mine):
             problems.append(
@@ -158,8 +159,9 @@ class _Run:
                 self.server.close()
             self.server = start_server()
         self.server.preload(*_preload(self.options))
-        for imports in dict.fromkeys(check.requires for check in todo if check.requires):
-            self.server.prepare(imports)
+        for imports in dict.fromkeys(modules(check.requires) for check in todo):
+            if imports:
+                self.server.prepare(imports)
         jobs = Jobs(todo)
         done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         count = max(1, min(self.options.jobs, len(jobs)))
@@ -208,7 +210,7 @@ class _Run:
         """Those whose libraries are there; the others are said not to run, without a judge: a rerun has them again."""
         reasons = {requires: missing_reason(requires) for requires in {c.requires for c in todo}}
         for check in todo:
-            if reasons[check.requires] and check.engine == DEFAULT_ENGINE:
+            if reasons[check.requires]:
                 result = _unjudged(check, "not_run", reasons[check.requires], self.options)
                 self.results[check.id] = result
                 self.on_result(result)
@@ -349,10 +351,11 @@ def result_of(raw: Mapping[str, Any]) -> CheckResult:
             right = isinstance(value, dict) and all(type(x) in kinds[1:] for x in value.values())
         if name in fields and not right:
             raise TypeError(f"{name}: {type(value).__name__}")
-    notes = fields.get("notes", ())
-    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
-        raise TypeError("notes: not a list of strings")
-    fields["notes"] = tuple(notes)
+    for name in ("notes", "compiled", "recorded"):
+        texts = fields.get(name, ())
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{name}: not a list of strings")
+        fields[name] = tuple(texts)
     return CheckResult(**fields)
 
 
@@ -607,20 +610,20 @@ def _update_records(results: list[CheckResult], checks: list[Check]) -> list[str
     notes = []
     for result in results:
         check = modules[result.id]
-        if result.gate != "limits" or not result.measured or check.implementation is None:
+        if result.gate != "limits" or check.implementation is None:
+            continue
+        if not (result.measured or result.recorded):
             continue
         folder = recordbook.folder_of(check.module)
         if folder is None:
             notes.append(f"not recorded: {result.id}: {recordbook.where_to_record(check.module)}")
             continue
         kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
-        recordbook.update(
-            folder / f"{kernel.contract.name}.json",
-            kernel,
-            check.implementation,
-            "plain",
-            result.measured,
-        )
+        path = folder / f"{kernel.contract.name}.json"
+        if result.measured:
+            recordbook.update(path, kernel, check.implementation, "plain", result.measured)
+        if result.recorded:
+            recordbook.update_compiled(path, [json.loads(entry) for entry in result.recorded])
         notes.append(f"recorded {result.id}")
     for folder, known in _known(checks).items():
         if recordbook.wholly_loaded(folder):

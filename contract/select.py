@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from contract.engines import HOST
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,11 +131,14 @@ def _passes(check: Check, selection: Selection) -> bool:
     return (
         (not selection.gates or gate in selection.gates)
         and (not selection.impls or bool(own & set(selection.impls)))
-        and (
-            not selection.engines
-            or (check.implementation is not None and check.engine in selection.engines)
-        )
+        and (not selection.engines or _on_engine(check, selection.engines))
     )
+
+
+def _on_engine(check: Check, engines: Sequence[str]) -> bool:
+    """Whether it runs on one of these engines: an implementation, or a kernel planted for another engine than the host,
+    whose controls belong to the contract."""
+    return check.engine in engines and (check.implementation is not None or check.engine != HOST)
 
 
 def _refuse_unknown(kind: str, asked: Iterable[str], known: set[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import os
 import re
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ ABSENT = "absent"
 _SUITES = ("kernels", "references", "controls", "records", "simulator", "pipelines")
 # Compiled by the module of the same stem beside them.
 _DEVICE_SUFFIXES = (".cu", ".cuh", ".ptx")
+_INCLUDED = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 # Also in a comment: one module too many only judges a kernel anew.
 _IMPORTED = re.compile(rb"""\b(?:import_module|__import__|lazy)\(\s*(?:"([\w.]+)"|'([\w.]+)')""")
 
@@ -98,11 +100,23 @@ def closure(
                 outside.add(name.partition(".")[0])
             continue
         result[name] = file_hash(path)
-        for suffix in _DEVICE_SUFFIXES:
-            if (other := path.with_suffix(suffix)).is_file():
-                result[f"{name}:{other.name}"] = file_hash(other)
+        for other, digest in _device_files(path).items():
+            result[f"{name}:{other}"] = digest
         waiting += [(one, False) for one in finder.reached(name, path) if one not in result]
     return dict(sorted(result.items()))
+
+
+def _device_files(path: Path) -> dict[str, str]:
+    """Hashes of the device code beside a module and of what it includes in quotes, by their path from its folder."""
+    found: dict[str, str] = {}
+    waiting = [path.with_suffix(suffix) for suffix in _DEVICE_SUFFIXES]
+    while waiting:
+        file = waiting.pop()
+        name = os.path.relpath(file, path.parent)
+        if name not in found and file.is_file():
+            found[name] = file_hash(file)
+            waiting += [file.parent / os.fsdecode(n) for n in _INCLUDED.findall(file.read_bytes())]
+    return found
 
 
 _STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))

@@ -58,15 +58,15 @@ def verified(
         known = store.get(_key(target, item))
     if known is None:
         raise NotVerified(
-            f"{target.id}/{item.name}: its verification could not be stored; run `{command}`"
+            f"{target.id}/{item.label}: its verification could not be stored; run `{command}`"
         )
     if known.get("red"):
         raise NotVerified(
-            f"{target.id}/{item.name}: {known['red']} was red when it last ran; run `{command}`"
+            f"{target.id}/{item.label}: {known['red']} was red when it last ran; run `{command}`"
         )
     if known.get("sources") != source_hash(target, item):
         raise NotVerified(
-            f"{target.id}/{item.name}: the sources are not those that were verified in {store.root} (edited since, or another"
+            f"{target.id}/{item.label}: the sources are not those that were verified in {store.root} (edited since, or another"
             f" version's); run `{command}`"
         )
     return bound(target, item)
@@ -84,10 +84,10 @@ def implementation_of(kernel: Kernel, name: str) -> Implementation:
     found = [i for i in registry.implementations(kernel.contract.name)
              if i.profile == kernel.profile.name and served(i.parameters, kernel.parameters)]  # fmt: skip
     for item in found:
-        if item.name == name:
+        if item.label == name:
             return item
     raise NotVerified(
-        f"{kernel.id}: no implementation {name!r}; there are {', '.join(i.name for i in found) or 'none'}"
+        f"{kernel.id}: no implementation {name!r}; there are {', '.join(i.label for i in found) or 'none'}"
     )
 
 
@@ -111,7 +111,7 @@ def store_root() -> Path:
 
 def _key(kernel: Kernel, item: Implementation) -> str:
     return digest(
-        {"verified": kernel.id, "implementation": item.name, "environment": environment_key()}
+        {"verified": kernel.id, "implementation": item.label, "environment": environment_key()}
     )
 
 
@@ -134,7 +134,7 @@ def gate_pairs(checks: Iterable[Any]) -> dict[tuple[str, str], tuple[Kernel, Imp
     """Every (kernel, implementation) of which gates are run, with the hash of its sources now."""
     found = {}
     for check in checks:
-        pair = (f"{check.kernel}/{check.profile}", check.implementation or "")
+        pair = (f"{check.kernel}/{check.profile}", check.name)
         if check.kind != "gate" or pair in found:
             continue
         kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
@@ -152,7 +152,7 @@ def note_verified(
     sources had when the run began; take it back from one of which a gate is red."""
     by_id = {result.id: result for result in results}
     for kernel, item, hashed in pairs:
-        ids = [f"{kernel.id}/reference", *(f"{kernel.id}/{item.name}/{gate}" for gate in NEEDED)]
+        ids = [f"{kernel.id}/reference", *(f"{kernel.id}/{item.label}/{gate}" for gate in NEEDED)]
         seen = [by_id[one] for one in ids if one in by_id]
         red = [
             result.id
@@ -161,7 +161,7 @@ def note_verified(
         ]
         # not_applicable everywhere would be a verification of nothing
         compared = any(r.outcome == "pass" and r.outputs_compared for r in seen if r.gate in NEEDED)
-        record = {"id": f"{kernel.id}/{item.name}", "sources": hashed, "checks": ids}
+        record = {"id": f"{kernel.id}/{item.label}", "sources": hashed, "checks": ids}
         if red:
             store.put(_key(kernel, item), {**record, "red": red[0]})
         elif len(seen) == len(ids) and compared and all(r.outcome != "not_run" for r in seen):
@@ -177,8 +177,8 @@ def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
 
     config = read_config()
     wanted = [c for c in checks.collect_checks() if f"{c.kernel}/{c.profile}" == kernel.id
-              and (c.kind == "reference" or (c.implementation == item.name and c.gate in NEEDED))]  # fmt: skip
-    print(f"contract: verifying {kernel.id}/{item.name} (quick gates, once)", file=sys.stderr)
+              and (c.kind == "reference" or (c.kind == "gate" and (c.name, c.engine) == (item.label, item.engine) and c.gate in NEEDED))]  # fmt: skip
+    print(f"contract: verifying {kernel.id}/{item.label} (quick gates, once)", file=sys.stderr)
     options = RunOptions(effort="quick", seed=config.seed, jobs=1, store_root=config.store_root,
                          suites=suites.load(config).payload())  # fmt: skip
     report = runner.run(wanted, options, lambda result: None)
@@ -190,4 +190,4 @@ def _verify_now(kernel: Kernel, item: Implementation, command: str) -> None:
             if first
             else "; ".join(report.problems) or "interrupted"
         )
-        raise NotVerified(f"{kernel.id}/{item.name}: {said}; run `{command}`")
+        raise NotVerified(f"{kernel.id}/{item.label}: {said}; run `{command}`")

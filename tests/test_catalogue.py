@@ -14,7 +14,10 @@ import torch
 
 import contract
 from contract import listing, registry, suites
+from contract.case import kernels_of
+from contract.compiled.architectures import AMD_NAMES, CUDA_NAMES
 from contract.config import Config
+from contract.declare import served
 from contract.formats import FORMATS
 
 ROOT = Path(__file__).parent.parent
@@ -147,3 +150,43 @@ def test_the_guide_shows_files_as_they_are() -> None:
             body = "\n".join(line.removeprefix("+") for line in piece.splitlines())
             assert body in text, f"{path.name} has no longer what the guide shows"
             text = text[text.index(body) + len(body) :]
+
+
+def _compiled() -> dict[tuple[str, str], list[str]]:
+    """(kernel, implementation) of our own GPU code -> the modules that register it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in registry.contracts():
+        for item in registry.implementations(name):
+            if item.module.startswith(("contract.kernels.triton.", "contract.kernels.cuda.")):
+                found.setdefault((name, item.name), []).append(item.module)
+    return found
+
+
+COMPILED = _compiled()
+
+
+@pytest.mark.parametrize(("kernel", "name"), sorted(COMPILED))
+def test_a_gpu_kernel_has_its_name_its_planted_faults_and_its_record(
+    kernel: str, name: str
+) -> None:
+    assert set(COMPILED[kernel, name]) == {f"contract.kernels.{name}.{kernel}"}
+    planted = [c for c in registry.controls(kernel) if c.engine == "ptx" and name in c.module]
+    assert any(control.colour == "red" for control in planted), kernel
+    book = json.loads((ROOT / "records" / f"{kernel}.json").read_text())
+    entries = book.get("compiled", [])
+    recorded = {entry["kernel"] for entry in entries if entry["implementation"] == name}
+    kernels = {
+        k.id
+        for k in kernels_of(registry.get(kernel))
+        for i in registry.implementations(kernel)
+        if i.name == name and i.profile == k.profile.name and served(i.parameters, k.parameters)
+    }
+    assert recorded == kernels
+    wanted = {"cuda": CUDA_NAMES, "triton": (*CUDA_NAMES, *AMD_NAMES)}[name]
+    excused = {
+        (w["kernel"], w["architecture"]) for w in book["waivers"] if w["resource"] == "compile"
+    }
+    for entry in entries:
+        if entry["implementation"] == name:
+            missing = set(wanted) - set(entry["architectures"])
+            assert all((entry["kernel"], arch) in excused for arch in missing), entry["function"]

@@ -80,7 +80,7 @@ class Runner(types.ModuleType):
         self.servers.append(Server())
         return self.servers[-1]
 
-    def collect(self, config: Config) -> list[Check]:
+    def collect(self, config: Config, asked: tuple[str, ...] = ()) -> list[Check]:
         return CHECKS
 
     def run(
@@ -172,7 +172,7 @@ def test_interruption_ends_2(
     assert main(["run"]) == 2
     assert "INTERRUPTED after 4 checks" in capsys.readouterr().out
 
-    def interrupted(config: Config) -> list[Check]:
+    def interrupted(config: Config, asked: tuple[str, ...]) -> list[Check]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "collect", interrupted)
@@ -271,7 +271,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["doctor"], ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
+        ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
         ["lint"], ["verify"], ["run", "--html", "x.html"],
         ["run", "--format", "github"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
@@ -356,7 +356,7 @@ def test_a_file_of_ones_own_is_loaded_and_selected(
         "@registry.implementation('double', name='mine')\ndef f(x): return x\n"
     )
     mine = Check("double/once/mine/shapes", "shapes", implementation="mine")
-    monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, mine])
+    monkeypatch.setattr(runner, "collect", lambda config, asked: [*CHECKS, mine])
     assert main(["run", "mine.py"]) == 0
     assert runner.ran == ["double/once/reference", "double/once/mine/shapes"]
 
@@ -380,7 +380,7 @@ def test_what_a_named_file_imports_and_is_judged_with_it_is_said(
         Check(f"double/once/{name}/shapes", "shapes", implementation=name, module=name)
         for name in ("other", "wrong")
     ]
-    monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, *mine])
+    monkeypatch.setattr(runner, "collect", lambda config, asked: [*CHECKS, *mine])
     assert main(["run", *words]) == 0
     said = "note: other.py is imported by wrong.py: what it declares is judged, too\n"
     assert (said in capsys.readouterr().out) == (len(words) == 1)
@@ -400,7 +400,7 @@ def test_an_implementation_of_a_named_file_must_run(
         "def f(x): return x\n"
     )
     mine = Check("double/once/mine/shapes", "shapes", implementation="mine")
-    monkeypatch.setattr(runner, "collect", lambda config: [*CHECKS, mine])
+    monkeypatch.setattr(runner, "collect", lambda config, asked: [*CHECKS, mine])
     runner.outcomes = {mine.id: outcome}
     assert main(["run", "mine.py"]) == int(outcome == "not_run")
     assert ("NOT RUN (required) double/once/mine/shapes" in capsys.readouterr().out) == (

@@ -23,6 +23,7 @@ PLANTED = [
     (control, kernel)
     for control in registry.controls("quantize_int8")
     for kernel in KERNELS.values()
+    if control.engine == "host"
     if kernel.profile.name == control.profile and served(control.parameters, kernel.parameters)
 ]
 

@@ -109,7 +109,7 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
         'return product + y if sign == "plus" else',
         "return (product + y).bfloat16() if sign == 'plus' else",
     )
-    code, out, err = contract_run(f"{TORCH}/stress", f"{TORCH}/bounds")
+    code, out, err = contract_run(f"{TORCH}/stress", f"{TORCH}/invariance")
     assert (code, err) == (1, "")
     assert f"FAIL {TORCH}/stress\n" in out
     assert "dropped point `product`" in out

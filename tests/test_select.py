@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -106,6 +106,20 @@ def test_implementation_engine_and_gate_narrow() -> None:
     ]
     assert ids(Selection(gates=("exact",))) == exact
     assert ids(Selection(("rms_norm_gated",), gates=("exact",))) == []
+
+
+def test_an_engine_that_is_not_the_host_has_its_planted_kernels() -> None:
+    checks = [
+        check("softcap/once/triton/exact", "ptx"),
+        replace(check("softcap/once/red.cut"), engine="ptx"),
+        check("softcap/once/red.drop-out"),
+        check("softcap/once/torch/exact"),
+    ]
+    found = [[c.id for c in select(checks, Selection(engines=(name,)))] for name in ("ptx", "host")]
+    assert found == [
+        ["softcap/once/triton/exact", "softcap/once/red.cut"],
+        ["softcap/once/torch/exact"],
+    ]
 
 
 def test_an_unknown_implementation_or_engine_is_refused() -> None:

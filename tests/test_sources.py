@@ -163,6 +163,20 @@ def test_device_code_beside_a_module_counts(tree: Tree) -> None:
     assert found["suite.a:a.cu"] == sha("__global__")
 
 
+def test_what_device_code_includes_counts_wherever_it_lies(tree: Tree) -> None:
+    tree({"suite/__init__.py": "", "suite/a.py": "", "suite/a.cu": '#include "b.cuh"\n # include "../c.cuh"',
+          "suite/b.cuh": '#include "a.cu"\n#include <d.cuh>', "c.cuh": "one", "d.cuh": ""})  # fmt: skip
+    found = closure(["suite.a"], ["suite"])
+    assert sorted(found) == [
+        "suite",
+        "suite.a",
+        "suite.a:../c.cuh",
+        "suite.a:a.cu",
+        "suite.a:b.cuh",
+    ]
+    assert found["suite.a:../c.cuh"] == sha("one")
+
+
 def test_a_linked_package_is_one_file(tree: Tree) -> None:
     root = tree({"kernels/__init__.py": "", "kernels/a.py": "from suite.linked import b",
                  "kernels/b.py": "", "suite/__init__.py": ""})  # fmt: skip

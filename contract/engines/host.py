@@ -15,7 +15,6 @@ import numpy as np
 from contract import case as cases
 from contract import formats, registry
 from contract.case import Case, Kernel
-from contract.checks import DEFAULT_ENGINE
 from contract.declare import Control, Implementation, Launch, served
 from contract.engines import state
 from contract.engines.placement import Placed, place, to_bits, torch_type
@@ -37,14 +36,10 @@ class Unfit(BadOutput):
 Item = TypeVar("Item", Implementation, Control)
 
 
-def registered(
-    kernel: Kernel, name: str, items: Iterable[Item], engine: str = DEFAULT_ENGINE
-) -> Item:
+def registered(kernel: Kernel, name: str, items: Iterable[Item]) -> Item:
     """The implementation of that name, or the control `COLOUR.NAME`, for this kernel."""
     for item in items:
-        if isinstance(item, Implementation) and item.engine != engine:
-            continue
-        own = item.name if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
+        own = item.label if isinstance(item, Implementation) else f"{item.colour}.{item.name}"
         if (own, item.profile) == (name, kernel.profile.name) and served(
             item.parameters, kernel.parameters
         ):
@@ -64,10 +59,25 @@ def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., An
     return registered(kernel, target["name"], registry.controls(name)).call, False
 
 
+#: Where an operand that was placed on the host is put before the call, by its format.
+Put = Callable[[Placed, formats.Format], Placed]
+#: What is called in place of a callable.
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 def run(
-    payload: dict[str, Any], arrays: dict[str, Array]
+    payload: dict[str, Any],
+    arrays: dict[str, Array],
+    *,
+    put: Put | None = None,
+    wrap: Wrap | None = None,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Run one launch of one target on one case.
+
+    Args:
+        payload, arrays: the call that a worker was given.
+        put: moves every operand to where the callable wants it; they stay on the host where None.
+        wrap: what an engine puts around the callable.
 
     Returns:
         {"bad": reason or ""; "unfit": whether it is no kernel at all; "changed": inputs written; "around": buffers written
@@ -83,6 +93,8 @@ def run(
         in_place,
         launch,
         payload.get("poison", "finite"),
+        put,
+        wrap,
         twice=bool(payload.get("twice")),
     )
     torch.set_num_threads(launch.threads)
@@ -123,29 +135,23 @@ def _torch_runner(
     in_place: bool,
     launch: Launch,
     poison: str,
+    put: Put | None,
+    wrap: Wrap | None,
     *,
     twice: bool = False,
 ) -> Runner:
-    extra = arguments_of(call, kernel)
     fits = _Fits(call)
+    called = call if wrap is None else wrap(call)
 
     def run_one(case: Case, report: dict[str, Any]) -> dict[str, Array]:
-        placed = {
-            o.name: place(o.name, case.operands[o.name], kernel.format(o), launch.layout, poison)
-            for o in kernel.inputs()
-        }
-        arguments = {
-            **{name: p.tensor for name, p in placed.items()},
-            **case.scalars,
-            **extra,
-            **launch.arguments,
-        }
+        placed = placed_operands(kernel, case.operands, launch.layout, poison, put)
+        arguments = keywords_of(call, kernel, placed, case.scalars, launch)
         fits.check(arguments)
-        result = call(**arguments)
+        result = called(**arguments)
         outputs = _collect(kernel, case, result, placed, in_place)
         if twice and not in_place:
             others = {n: torch.zeros_like(p.tensor) for n, p in placed.items()}
-            call(**{**arguments, **others})
+            called(**{**arguments, **others})
             again = _collect(kernel, case, result, placed, in_place)
             if any(not np.array_equal(bits, again[name]) for name, bits in outputs.items()):
                 raise BadOutput("a second call writes over the result of the first")
@@ -161,6 +167,34 @@ def _torch_runner(
         return outputs
 
     return run_one
+
+
+def placed_operands(
+    kernel: Kernel,
+    operands: Mapping[str, Array],
+    layout: str,
+    poison: str,
+    put: Put | None = None,
+) -> dict[str, Placed]:
+    """Every input in a buffer of its own, where the call wants it."""
+    placed = {}
+    for operand in kernel.inputs():
+        name, fmt = operand.name, kernel.format(operand)
+        here = place(name, operands[name], fmt, layout, poison)
+        placed[name] = here if put is None else put(here, fmt)
+    return placed
+
+
+def keywords_of(
+    call: Callable[..., Any],
+    kernel: Kernel,
+    placed: Mapping[str, Placed],
+    scalars: Mapping[str, Any],
+    launch: Launch,
+) -> dict[str, Any]:
+    """What the callable is given: tensors, scalars, the parameters that it names, the launch's own arguments."""
+    tensors = {name: p.tensor for name, p in placed.items()}
+    return {**tensors, **scalars, **arguments_of(call, kernel), **launch.arguments}
 
 
 def body_of(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,8 +245,11 @@ def misfit(call: Callable[..., Any], kernel: Kernel) -> str:
 
 def _misfit(call: Callable[..., Any], names: Collection[str]) -> str:
     signature = signature_of(call)
-    if signature is None:
-        return ""
+    return "" if signature is None else _misfits(signature, tuple(names))
+
+
+@functools.lru_cache(256)
+def _misfits(signature: inspect.Signature, names: tuple[str, ...]) -> str:
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
@@ -257,6 +294,8 @@ def _collect(
             raise BadOutput(
                 f"returned one {type(result).__name__}, the contract has outputs {[o.name for o in wanted]}"
             )
+    for p in placed.values():
+        p.fetch()
     bits: dict[str, Array] = {}
     for operand in wanted:
         value = found.get(operand.name)
@@ -291,8 +330,11 @@ def _collect(
 
 
 def _memory(value: Any) -> tuple[int, int]:
-    """The first and the last address of a tensor's storage; none where it is empty, or on a device."""
-    if value.device.type != "cpu" or not value.numel():
+    """The first and the last address of a tensor's storage; none where it is empty, or has no memory.
+
+    A host and its devices share one space of addresses (CUDA C++ Programming Guide, unified virtual address space).
+    """
+    if value.device.type == "meta" or not value.numel():
         return 0, 0
     storage = value.untyped_storage()
     low = storage.data_ptr()
@@ -308,16 +350,8 @@ def measure(
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
     call, _ = resolve(kernel, payload["target"])
     launch = Launch(**payload["launch"])
-    placed = {
-        o.name: place(o.name, arrays[o.name], kernel.format(o), launch.layout, "finite")
-        for o in kernel.inputs()
-    }
-    keywords = {
-        **{n: p.tensor for n, p in placed.items()},
-        **payload["scalars"],
-        **arguments_of(call, kernel),
-        **launch.arguments,
-    }
+    placed = placed_operands(kernel, arrays, launch.layout, "finite")
+    keywords = keywords_of(call, kernel, placed, payload["scalars"], launch)
     torch.set_num_threads(launch.threads)
     return {"resources": count(call, keywords)}, {}
 

@@ -17,6 +17,8 @@ torch = lazy("torch")
 
 # Bytes before and after every operand; more than one row of any vectorised load.
 GUARD = 4096
+# Bytes: where the first element of an operand lies, but for the layout 'offset'.
+ALIGNMENT = 64
 # Bytes between rows in the strided layout: no multiple of 16, so that vector loads must notice.
 GAP_ITEMS = 5
 
@@ -49,30 +51,79 @@ def torch_type(fmt: formats.Format) -> Any:
 
 @dataclass
 class Placed:
-    """An operand in its own buffer."""
+    """An operand in its own buffer.
+
+    Attributes:
+        tensor: what a call is given.
+        buffer: all of the memory that was made for it, as bytes; body: the operand in it.
+        before: the buffer's contents before the call.
+        address: of the memory that the tensor lies in.
+    """
 
     name: str
     tensor: Any
     buffer: Array
-    before: Array
+    before: bytes
     body: Array
     address: int
 
+    def fetch(self) -> None:
+        """Bring `buffer` to what the tensor's memory holds now: it is that memory."""
+
     def touched(self) -> tuple[bool, bool]:
         """Whether the operand itself, and whether memory around it, was changed."""
-        if np.array_equal(self.buffer, self.before):
+        # as bytes: to compare two arrays takes ten times as long as to copy one
+        if self.buffer.tobytes() == self.before:
             return False, False
-        inside = not np.array_equal(self.body, self._body_before())
+        before = np.frombuffer(self.before, np.uint8)
+        inside = not np.array_equal(self.body, self._like(before))
         buffer = self.buffer.copy()
-        self._like(buffer)[...] = self._body_before()
-        return inside, not np.array_equal(buffer, self.before)
+        self._like(buffer)[...] = self._like(before)
+        return inside, not np.array_equal(buffer, before)
 
     def _like(self, buffer: Array) -> Array:
-        start = self.body.__array_interface__["data"][0] - self.address
+        start = address_of(self.body) - address_of(self.buffer)
         return np.ndarray(self.body.shape, self.body.dtype, buffer, start, self.body.strides)
 
-    def _body_before(self) -> Array:
-        return self._like(self.before)
+
+@dataclass
+class OnDevice(Placed):
+    """An operand whose buffer lies on a device; `buffer` is the copy that a comparison reads.
+
+    Attributes:
+        memory: the device's buffer, as a tensor of bytes.
+    """
+
+    memory: Any
+
+    def fetch(self) -> None:
+        """Copy the device's buffer back, guard zones and all."""
+        self.buffer[...] = self.memory.cpu().numpy()
+
+
+def on_device(placed: Placed, fmt: formats.Format, device: Any) -> OnDevice:
+    """The operand with its guard zones, gaps and poison on a device, at the same place between multiples of 64 bytes."""
+    size = placed.buffer.nbytes
+    whole = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
+    start = (address_of(placed.buffer) - whole.data_ptr()) % ALIGNMENT
+    memory = whole[start : start + size]
+    memory.copy_(torch.from_numpy(placed.buffer))
+    item = placed.body.dtype.itemsize
+    first = start + address_of(placed.body) - address_of(placed.buffer)
+    bits = torch.empty(0, dtype=torch_type(fmt), device=device).set_(
+        whole.untyped_storage(),
+        first // item,
+        placed.body.shape,
+        tuple(stride // item for stride in placed.body.strides),
+    )
+    return OnDevice(
+        placed.name, bits, placed.buffer, placed.before, placed.body, memory.data_ptr(), memory
+    )
+
+
+def address_of(array: Array) -> int:
+    """Where an array's first element lies."""
+    return int(array.__array_interface__["data"][0])
 
 
 @functools.cache
@@ -98,8 +149,8 @@ def place(name: str, bits: Array, fmt: formats.Format, layout: str, poison: str)
         2 * guard + offset + lead * (columns + gap) + 16, poison_bits(fmt, poison), item
     )
     # numpy aligns to 16 bytes at least; the 'plain' base is moved to 64
-    address = int(buffer.__array_interface__["data"][0])
-    start = guard + (-address // size) % (64 // size) + offset
+    address = address_of(buffer)
+    start = guard + (-address // size) % (ALIGNMENT // size) + offset
     strides = [size] if bits.ndim else []
     for extent in reversed(bits.shape[1:]):
         strides.insert(0, strides[0] * extent + (gap * size if len(strides) == 1 else 0))
@@ -107,12 +158,14 @@ def place(name: str, bits: Array, fmt: formats.Format, layout: str, poison: str)
     body[...] = bits
     tensor = from_bits(body, fmt)
     whole = buffer.view(np.uint8)
-    return Placed(name, tensor, whole, whole.copy(), body, address)
+    return Placed(name, tensor, whole, whole.tobytes(), body, address)
 
 
 def from_bits(bits: Array, fmt: formats.Format) -> Any:
     """The tensor whose memory these storage bits are."""
-    return torch.from_numpy(bits.view(SIGNED[bits.dtype.itemsize])).view(torch_type(fmt))
+    tensor = torch.from_numpy(bits.view(SIGNED[bits.dtype.itemsize]))
+    wanted = torch_type(fmt)
+    return tensor if tensor.dtype == wanted else tensor.view(wanted)
 
 
 def to_bits(tensor: Any, fmt: formats.Format) -> Array:

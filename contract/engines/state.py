@@ -52,8 +52,13 @@ def _environment() -> Mapping[Any, Any]:
     return getattr(os.environ, "_data", os.environ)
 
 
+@functools.cache
+def _tiny() -> Any:
+    """A subnormal, made once."""
+    return torch.tensor(1e-40, dtype=torch.float32)
+
+
 def _settings() -> tuple[Any, ...]:
-    tiny = torch.tensor(1e-40, dtype=torch.float32)
     return (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
@@ -61,7 +66,7 @@ def _settings() -> tuple[Any, ...]:
         torch.get_float32_matmul_precision(),
         torch.backends.mkldnn.enabled,
         # flushed subnormals: torch can set them, and not be asked
-        bool(tiny * 1.0 != 0.0),
+        (_tiny() * 1.0).item() != 0.0,
         tuple(sorted(np.geterr().items())),
         dict(_environment()),
     )

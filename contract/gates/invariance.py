@@ -11,6 +11,7 @@ import numpy as np
 
 from contract import formats
 from contract.case import Case, Kernel, take_rows
+from contract.engines import PTX
 from contract.inputs import generator, size_of, typical_values
 from contract.judge import PLAIN, Bench, Failure, Outputs, Subject, Tally, same_bits
 
@@ -25,8 +26,12 @@ def run(bench: Bench, subject: Subject) -> Tally:
     stress = bench.cases("stress")[: len(bench.stored) + 1]
     cases = [*bench.small_cases(), *stress]
     if bench.effort != "nightly":
-        # one of several rows, and the largest such: a statistic over all rows must have rows to move it
-        cases = [max(bench.small_cases(), key=lambda c: (c.rows(kernel) > 1, size_of(c.shape)))]
+        # one of several rows, and the largest such: a statistic over all rows must have rows to move it; the smallest
+        # where every instruction is executed one by one
+        sign = -1 if subject.engine == PTX else 1
+        cases = [
+            max(bench.small_cases(), key=lambda c: (c.rows(kernel) > 1, sign * size_of(c.shape)))
+        ]
         cases += stress if bench.effort == "default" else []
     moved: dict[str, int] = {}
     total = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.judge import PLAIN, Bench, Subject, Tally, compare
+from contract.judge import Bench, Subject, Tally, judge_set
 
 
 def run(bench: Bench, subject: Subject) -> Tally:
@@ -10,19 +10,11 @@ def run(bench: Bench, subject: Subject) -> Tally:
     plain one."""
     tally = Tally()
     alive = set(range(len(bench.options)))
-    for index, case in subject.chosen(bench, "shapes"):
-        for launch in subject.launches_at(bench, "shapes", index):
-            outcome, detail, _, outputs = subject.call(case, launch)
-            if outcome:
-                return tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
-            if not compare(bench, subject, "shapes", index, launch, outputs, tally, alive):
-                return tally
-    for index, case in subject.chosen(bench, "captured"):
-        outcome, detail, _, outputs = subject.call(case)
-        if outcome:
-            return tally.stop(outcome, f"{detail} ({case.label})")
-        if not compare(bench, subject, "captured", index, PLAIN, outputs, tally, alive):
-            return tally
+    for _ in judge_set(bench, subject, "shapes", tally, alive):
+        pass
+    if tally.outcome:
+        return tally
+    for case in judge_set(bench, subject, "captured", tally, alive):
         tally.captured += case.rows(bench.kernel)
         # they hold a model's weights, each its own: decoded, all of them do not fit
         case.forget()

@@ -1,0 +1,210 @@
+"""The ptx engine: a launcher is called as on the host, and the compiled code of every launch is executed on the CPU.
+
+The launcher is the client's own, on CPU tensors. What it launches is captured (contract.engines.triton_launch), and its
+PTX runs in NumPy (contract.engines.ptx) on the tensors' own memory before the launcher goes on; so it may launch several
+kernels, with torch calls between them.
+
+`run` is called in a worker, as contract.engines.host:run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+
+from contract import case as cases
+from contract import registry
+from contract.allocator import keep_freed_memory
+from contract.case import Kernel
+from contract.declare import Control, Implementation
+from contract.engines import host
+from contract.engines.allocations import watching
+from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler
+from contract.engines.ptx.decoded import Program
+from contract.engines.ptx.faults import Malformed, PtxFault, Unsupported
+from contract.engines.ptx.machine import launch as execute
+from contract.engines.ptx.memory import GlobalMemory
+from contract.engines.ptx.program import decode
+from contract.engines.ptx.text import parse
+from contract.engines.triton_launch import capturing
+from contract.interval import Array
+from contract.lazy import lazy
+from contract.worker_child import progress
+
+torch = lazy("torch")
+
+
+def run(
+    payload: dict[str, Any], arrays: dict[str, Array]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Run one launch of one target on one case: what contract.engines.host:run says, and
+
+    Returns:
+        "not_run": why the code cannot be executed here; "compiled": with what and for what it was compiled;
+        "launched": (entry, digest of its PTX) of each launch, and where the payload asks for "texts" digest -> PTX;
+        "approximate": whether instructions were executed that have a bound and no value; "configurations": how many an
+        autotuned kernel has.
+    """
+    # NumPy's arrays, not the kernel's: what a kernel may touch are the tensors of its launch
+    keep_freed_memory()
+    execution = Execution(payload["launch"]["skew"], payload.get("mutant"))
+    launch = payload["launch"]
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(execution.watching())
+            capture = stack.enter_context(
+                capturing(
+                    execution.execute,
+                    fusion=target_of(payload).fusion,
+                    configuration=launch["configuration"],
+                )
+            )
+            report, outputs = host.run(payload, arrays)
+    except Exception as error:
+        told = _told(error)
+        if not told:
+            raise
+        return {**told, **execution.facts()}, {}
+    report |= execution.facts()
+    if execution.failed is not None:
+        # a launcher that goes on after a launch that failed
+        failed = {"bad": f"{type(execution.failed).__name__}: {execution.failed}"}
+        return {**(_told(execution.failed) or failed), **execution.facts()}, {}
+    if payload.get("texts"):
+        report["texts"] = execution.texts
+    report["configurations"] = max(capture.configurations.values(), default=1)
+    if not capture.launches and not report["bad"]:
+        # what torch computed alone is no evidence for a kernel
+        report["bad"], report["unfit"] = "it launched no kernel", True
+    return report, outputs
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """What a launch that failed means: nothing of the kernel, or that it is wrong; {} where it is another error."""
+    if isinstance(error, Unsupported | MissingCompiler):
+        return {"not_run": str(error)}
+    # Triton's own, for what a device would refuse
+    refused = type(error).__name__ == "OutOfResources"
+    if refused or isinstance(error, PtxFault | Malformed | LaunchError):
+        return {"bad": str(error)}
+    return {}
+
+
+def target_of(payload: Mapping[str, Any]) -> Implementation | Control:
+    """The implementation or planted control that a payload is about."""
+    kernel: Kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
+    name = kernel.contract.name
+    if payload["target"]["kind"] == "implementation":
+        return host.registered(kernel, payload["target"]["name"], registry.implementations(name))
+    return host.registered(kernel, payload["target"]["name"], registry.controls(name))
+
+
+class Execution:
+    """The launches of one call: the memory that they share, and what is to be said of them.
+
+    `mutant`: {"entry", "digest", "text"}: the text that is executed in the place of the entry's PTX of that digest.
+    """
+
+    def __init__(self, skew: int, mutant: Mapping[str, Any] | None = None) -> None:
+        self.skew, self.mutant = skew, mutant
+        self.launched: dict[tuple[str, str], None] = {}
+        self.texts: dict[str, str] = {}
+        self.memory = GlobalMemory()
+        self.compiled: dict[str, None] = {}
+        self.approximate = False
+        # the first launch that could not be executed
+        self.failed: Exception | None = None
+        # storages that the memory shows: alive, so that no other tensor comes to lie there
+        self.held: dict[int, Any] = {}
+        # of those that torch allocated without a value: what nothing wrote yet
+        self.fresh: dict[int, Any] = {}
+
+    def execute(self, launch: CapturedLaunch) -> None:
+        """Execute one captured launch on the memory of its tensors."""
+        try:
+            self._execute(launch)
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
+
+    def _execute(self, launch: CapturedLaunch) -> None:
+        fusion = "on" if launch.fusion else "off"
+        self.compiled[f"{launch.compiler}, {launch.target}, fusion {fusion}"] = None
+        for name, tensor in (*launch.tensors.items(), *launch.scratch.items()):
+            self._show(name, tensor)
+        program = program_of(self._text(launch), launch.entry)
+        done = execute(
+            program,
+            launch.grid,
+            launch.block,
+            launch.parameters,
+            self.memory,
+            dynamic_shared=launch.shared,
+            skew=self.skew,
+            # a mutant that never ends has no progress to report
+            progress=None if self.mutant else lambda *_: progress(),
+        )
+        self.approximate = self.approximate or bool(done.approximate) or done.contended
+
+    def _text(self, launch: CapturedLaunch) -> str:
+        digest = digest_of(launch.ptx)
+        self.launched[launch.entry, digest] = None
+        self.texts[digest] = launch.ptx
+        mutant = self.mutant
+        if mutant and (mutant["entry"], mutant["digest"]) == (launch.entry, digest):
+            return str(mutant["text"])
+        return launch.ptx
+
+    def _show(self, name: str, tensor: Any) -> None:
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        if not size or address in self.held:
+            return
+        self.held[address] = storage
+        view = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        self.memory.add(address, view, name, initialised=address not in self.fresh)
+
+    def facts(self) -> dict[str, Any]:
+        """What a verdict says of how the code was made and run."""
+        launched = [list(one) for one in self.launched]
+        return {
+            "compiled": list(self.compiled),
+            "launched": launched,
+            "approximate": self.approximate,
+        }
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """A torch mode that notes which storages were allocated without values, and which torch wrote since."""
+        return watching(self.allocated, self.written)
+
+    def allocated(self, tensor: Any) -> None:
+        """A tensor whose contents mean nothing yet."""
+        storage = tensor.untyped_storage()
+        self.fresh[storage.data_ptr()] = storage
+
+    def written(self, tensor: Any) -> None:
+        """A tensor that torch wrote: all of its storage counts as written, as nobody knows which part."""
+        address = tensor.untyped_storage().data_ptr()
+        if self.fresh.pop(address, None) is not None and address in self.held:
+            self.memory.initialise(address)
+
+
+@functools.lru_cache(256)
+def digest_of(text: str) -> str:
+    """What tells one PTX text from another."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(64)
+def program_of(text: str, entry: str) -> Program:
+    """The decoded entry of a PTX text; every launch of a kernel has the same."""
+    return decode(parse(text), entry)
+
+
+__all__ = ["Execution", "run"]

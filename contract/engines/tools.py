@@ -1,0 +1,25 @@
+"""Versions that the tools of a compiler state."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+from contract.engines.capture import MissingCompiler
+
+
+@functools.cache
+def tool_version(path: Path) -> str:
+    """The version that a CUDA tool states: 'release 12.9, V12.9.86' -> '12.9.86'."""
+    try:
+        text = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MissingCompiler(f"{path} does not run: {error}") from error
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    if not found:
+        raise MissingCompiler(f"{path} --version names no version: {text.strip()[-80:]!r}")
+    return found[1]

@@ -1,0 +1,3 @@
+// softcap.cu with a fault of faults.cuh.
+#include "faults.cuh"
+#include "softcap.cu"

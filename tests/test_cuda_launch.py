@@ -1,0 +1,210 @@
+"""Launches of CUDA C++ kernels: packing, entries, compiler, cache, and what their errors name."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contract.engines import nvcc
+from contract.engines.capture import CapturedLaunch, LaunchError, extent
+from contract.engines.cuda_launch import Kernel
+from contract.engines.nvcc import CompileError
+from contract.engines.ptx_entries import entries
+from contract.engines.triton_launch import capturing
+
+SOURCE = """
+#include "scale.cuh"
+struct Pair { char c; double d; };
+extern "C" __global__ void scaled(const float *x, float *out, int n, double d, char c, float s, Pair p)
+{
+    extern __shared__ float held[];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    held[threadIdx.x] = x[i];
+    __syncthreads();
+    if (i < n) out[i] = held[threadIdx.x ^ 1] * SCALE * s + d + c + p.d;
+}
+template<int N> __global__ void filled(float *x) { x[threadIdx.x] = N; }
+template __global__ void filled<3>(float *);
+"""
+
+needs_nvcc = pytest.mark.skipif(bool(nvcc.missing_reason()), reason=nvcc.missing_reason())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda")
+    (folder / "scaled.cu").write_text(SOURCE)
+    (folder / "scale.cuh").write_text("#define SCALE 2.0f\n")
+    return folder
+
+
+def kernel(folder: Path, name: str = "scaled", **more: Any) -> Kernel:
+    return Kernel(folder / "scaled.cu", name, headers=(folder / "scale.cuh",), **more)
+
+
+def launched(folder: Path, one: Kernel, *args: Any, **keywords: Any) -> CapturedLaunch:
+    found: list[CapturedLaunch] = []
+    with capturing(found.append, cache=folder / "cache"):
+        one.launch(*args, **keywords)
+    return found[0]
+
+
+@needs_nvcc
+def test_arguments_lie_where_the_entry_wants_them(folder: Path) -> None:
+    x, out = torch.ones(100), torch.zeros(100)
+    pair = struct.pack("<b7xd", 5, 6.0)
+    given = (x, out, np.int32(100), ctypes.c_double(1.5), np.int8(-3), np.float32(2.0), pair)
+    launch = launched(folder, kernel(folder), 2, (64,), given, shared=256)
+    assert launch.parameters == struct.pack(
+        "<QQi4xdb3xfb7xd", x.data_ptr(), out.data_ptr(), 100, 1.5, -3, 2.0, 5, 6.0
+    )
+    assert (launch.grid, launch.block, launch.shared) == ((2, 1, 1), (64, 1, 1), 256)
+    assert (launch.language, launch.entry, launch.target) == ("cuda", "scaled", "sm_80")
+    assert list(launch.tensors) == ["argument 0", "argument 1"]
+    assert (launch.fusion, launch.compiler) == (False, f"nvcc {nvcc.version()}")
+    assert "fma" not in launch.ptx
+
+
+@needs_nvcc
+def test_an_instance_of_a_template_is_found_by_its_name(folder: Path) -> None:
+    launch = launched(folder, kernel(folder, "filled"), 1, 32, (torch.ones(32),))
+    assert launch.entry == "_Z6filledILi3EEvPf"
+    with pytest.raises(LaunchError, match=r"0 entries are named 'fill'; the source has .*scaled"):
+        launched(folder, kernel(folder, "fill"), 1, 32, ())
+
+
+@needs_nvcc
+def test_what_was_compiled_is_kept_by_its_content(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, header = tmp_path / "scaled.cu", tmp_path / "scale.cuh"
+    source.write_text(SOURCE)
+    header.write_text("#define SCALE 2.0f\n")
+    runs: list[str] = []
+    compile_once = nvcc._compile
+    monkeypatch.setattr(nvcc, "_compile", lambda *a: runs.append(a[1]) or compile_once(*a))  # type: ignore[func-returns-value]
+
+    def ptx(**more: Any) -> bytes:
+        one = kernel(tmp_path, **more)
+        return one.compiled("sm_80", "ptx", tmp_path / "cache")[0]
+
+    first = ptx()
+    assert ptx() == first
+    assert runs == ["sm_80"]
+    header.write_text("#define SCALE 3.0f\n")
+    assert ptx() != first
+    assert ptx(options=("-fmad=true",)) != ptx()
+    assert len(runs) == 3
+
+
+@needs_nvcc
+def test_a_header_that_is_not_declared_is_missed(folder: Path) -> None:
+    with pytest.raises(CompileError, match=r"scaled.cu: .*scale.cuh: No such file"):
+        launched(folder, Kernel(folder / "scaled.cu", "scaled"), 1, 32, ())
+
+
+@needs_nvcc
+def test_a_folder_of_headers_keeps_its_names(tmp_path: Path) -> None:
+    (tmp_path / "lib" / "inner").mkdir(parents=True)
+    (tmp_path / "lib" / "inner" / "scale.cuh").write_text("#define SCALE 4.0f\n")
+    source = tmp_path / "k.cu"
+    source.write_text('#include "inner/scale.cuh"\n__global__ void k(float *x) { *x = SCALE; }\n')
+    one = Kernel(source, "k", headers=(tmp_path / "lib",))
+    assert launched(tmp_path, one, 1, 1, (torch.ones(1),)).entry == "_Z1kPf"
+
+
+@needs_nvcc
+def test_a_compile_error_is_nvcc_s_first(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text("__global__ void k(float *x) {\n  *x = wrong;\n  also;\n}\n")
+    with pytest.raises(CompileError, match=r'k.cu: k.cu\(2\): error: identifier "wrong"'):
+        launched(tmp_path, Kernel(tmp_path / "k.cu", "k"), 1, 1, (torch.ones(1),))
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("arguments", "block", "shared", "said"),
+    [
+        ((1,), 32, 0, "argument 0 is 1 .int., whose size is not stated"),
+        ((torch.ones(1), torch.ones(1)), 32, 0, "the entry has 1 parameters, the launch 2 arguments"),
+        ((np.int32(1),), 32, 0, "argument 0 has 4 bytes, the entry's parameter 8"),
+        ((torch.ones(1),), 1025, 0, r"a block of \(1025, 1, 1\) threads; a device takes 1 to 1,024"),
+        ((torch.ones(1),), (1, 1, 65), 0, "a block of"),
+        ((torch.ones(1),), 0, 0, "a block of"),
+        ((torch.ones(1),), "big", 0, "block 'big' is not one to three numbers"),
+        ((torch.ones(1),), 32, 166_913, "166,913 bytes of dynamic shared memory; sm_80 has 0 to 166,912"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    folder: Path, arguments: Any, block: Any, shared: int, said: str
+) -> None:
+    with pytest.raises(LaunchError, match=f"filled: {said}"):
+        launched(folder, kernel(folder, "filled"), 1, block, arguments, shared=shared)
+
+
+def test_without_a_device_the_engine_is_named(folder: Path) -> None:
+    with pytest.raises(LaunchError, match=r"no device to launch on; .* --engine ptx"):
+        kernel(folder).launch(1, 1, ())
+
+
+def test_a_missing_compiler_names_wheel_and_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    nvcc.find.cache_clear()
+    try:
+        with pytest.raises(LaunchError, match=r"nvidia-cuda-nvcc .*kernel-contract\[cuda\]"):
+            launched(folder, kernel(folder), 1, 1, ())
+        assert "nvcc is not installed" in nvcc.missing_reason()
+    finally:
+        nvcc.find.cache_clear()
+
+
+def test_cuda_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").write_text("")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    nvcc.find.cache_clear()
+    try:
+        assert nvcc.find() == tmp_path / "bin" / "nvcc"
+        assert "does not run" in nvcc.missing_reason()
+    finally:
+        nvcc.find.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [(("-fmad=false",), False), ((), True), (("--fmad=true",), True), (("-use_fast_math",), True),
+     (("-use_fast_math", "-fmad=false"), False)],
+)  # fmt: skip
+def test_fusion_is_what_the_options_say(options: tuple[str, ...], fused: bool) -> None:
+    assert Kernel(Path("k.cu"), "k", options).fusion is fused
+
+
+def test_parameters_are_laid_out_as_ptx_says() -> None:
+    ptx = """
+    // .entry not_this(
+    .visible .entry none() { ret; }
+    .visible .entry bare
+    { ret; }
+    .visible .entry all(.param .u8 a, .param .u64 .ptr .global .align 16 b, .param .f32 c,
+        .param .align 16 .b8 d[20], /* one */ .param .b16 e, .param .u64 .ptr f) { ret; }
+    """
+    assert entries(ptx) == {
+        "none": [], "bare": [], "all": [(0, 1), (8, 8), (16, 4), (32, 20), (52, 2), (56, 8)],
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"'\.reg \.u8 a' is not understood"):
+        entries(".entry k(.reg .u8 a)")
+
+
+def test_sizes_are_one_to_three_numbers() -> None:
+    assert extent("k", "grid", 5) == (5, 1, 1)
+    assert extent("k", "grid", (5, np.int64(2))) == (5, 2, 1)
+    for wrong in ((), (1, 2, 3, 4), (1, -1), None, ("a",)):
+        with pytest.raises(LaunchError, match=r"k: grid .* is not one to three numbers"):
+            extent("k", "grid", wrong)

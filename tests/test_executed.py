@@ -1,0 +1,228 @@
+"""The engine that executes what a launcher launches: what it says of right code, of wrong code, and of none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ptx_kernel import source
+
+from contract import registry
+from contract.case import Case, find
+from contract.declare import Contract, Profile, Scalar, output, tensor
+from contract.engines import executed
+from contract.engines.capture import CapturedLaunch, MissingCompiler, active
+from contract.inputs import typical_case
+from contract.judge import ENDS, PLAIN, Bench, Subject
+
+Tensor = torch.Tensor
+SHAPE = {"rows": 4, "d": 8}
+# x * scale + w: an element a thread
+RIGHT = """
+ld.global.f32 %f0, [%e0]; ld.global.f32 %f1, [%e1]; mov.f32 %f2, 0f40000000;
+mul.rn.f32 %f0, %f0, %f2; add.rn.f32 %f0, %f0, %f1; st.global.f32 [%e2], %f0;
+"""
+
+
+def reference(r: Any, x: Any, w: Any, scale: float) -> Any:
+    return r.round("out", x * scale + w)
+
+
+@pytest.fixture(autouse=True)
+def _registered(project: Path) -> None:
+    """The contract `line`: out = x * scale + w in fp32."""
+    registry.register(
+        Contract(
+            name="line", family="sums", reference=reference, scalars=(Scalar("scale", (2.0,)),),
+            operands=(tensor("x", "rows d", "fp32"), tensor("w", "rows d", "fp32"),
+                      output("out", "rows d", "fp32")),
+            profiles=(Profile("once", {"out": "fp32"}),), row_dims=("rows",),
+            shapes=(SHAPE,), not_applicable={"exact": "a test"},
+        )
+    )  # fmt: skip
+
+
+def launched(body: str, *tensors: Tensor, **more: Any) -> None:
+    """One launch of a body in PTX, a thread for each element, as a launcher would make it."""
+    capture = active()
+    assert capture is not None
+    addresses = [t.data_ptr() for t in tensors]
+    facts: dict[str, Any] = {
+        "language": "cuda", "function": "k", "entry": "k", "ptx": source(body, len(tensors)),
+        "grid": (1, 1, 1), "block": (SHAPE["rows"] * SHAPE["d"], 1, 1), "shared": 0,
+        "parameters": struct.pack(f"<{len(tensors)}Q", *addresses),
+        "tensors": {f"t{i}": t for i, t in enumerate(tensors)}, "target": "sm_80", "fusion": False,
+        "compiler": "hand", "ptxas": "none",
+    }  # fmt: skip
+    capture.hand(CapturedLaunch(**{**facts, **more}))
+
+
+def kernel(body: str) -> Callable[..., Tensor]:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        x, w = x.contiguous(), w.contiguous()
+        out = torch.empty_like(x)
+        launched(body, x, w, out)
+        return out
+
+    return call
+
+
+def run(
+    call: Callable[..., Any], skew: int = 0, name: str = "mine"
+) -> tuple[dict[str, Any], Mapping[str, Any], Case]:
+    """(report, output bits, case) of one call."""
+    registry.implementation("line", name=name, engine="ptx")(call)
+    threads = torch.get_num_threads()
+    case = typical_case(find("line"), SHAPE, 0)
+    subject = Subject(find("line"), {"kind": "implementation", "name": name}, None)
+    payload = subject.payload(case, PLAIN, "finite")
+    payload["launch"]["skew"] = skew
+    try:
+        report, outputs = executed.run(payload, dict(case.operands))
+    finally:
+        torch.set_num_threads(threads)
+    return report, outputs, case
+
+
+def expected(case: Case) -> Any:
+    x, w = (case.operands[name].view(np.float32) for name in ("x", "w"))
+    return (x * np.float32(2) + w).view(np.uint32)
+
+
+def test_what_is_launched_is_executed_on_the_tensors() -> None:
+    report, outputs, case = run(kernel(RIGHT))
+    assert report["bad"] == ""
+    assert report["compiled"] == ["hand, sm_80, fusion off"]
+    assert not report["approximate"]
+    assert np.array_equal(outputs["out"], expected(case))
+
+
+def test_launches_see_what_came_before_them() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        product, out = torch.empty_like(x), torch.empty_like(x)
+        zero = torch.zeros_like(x)
+        launched(RIGHT, x, zero, product)
+        # half of the answer by torch, on what a launch wrote
+        product += w
+        launched(RIGHT, zero, product, out)
+        return out
+
+    report, outputs, case = run(call)
+    assert report["bad"] == ""
+    assert np.array_equal(outputs["out"], expected(case))
+
+
+def test_a_launcher_that_launches_nothing_is_no_evidence() -> None:
+    report, _, _ = run(lambda x, w, scale: x * scale + w)
+    assert report["bad"] == "it launched no kernel"
+    assert report["unfit"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (RIGHT.replace("[%e2]", "[%e2+128]"), "out of bounds"),
+        (RIGHT.replace("[%e0]", "[%e0+2]"), "aligned"),
+        (RIGHT.replace("add.rn.f32 %f0, %f0", "add.rn.f32 %f0, %f7"), "never"),
+    ],
+)
+def test_a_fault_of_the_code_is_why_it_is_wrong(body: str, said: str) -> None:
+    report, outputs, _ = run(kernel(body))
+    assert said in report["bad"]
+    assert "not_run" not in report
+    assert not outputs
+
+
+def test_a_launcher_that_goes_on_after_a_fault_is_wrong_all_the_same() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        try:
+            launched(RIGHT.replace("[%e2]", "[%e2+128]"), x, w, torch.empty_like(x))
+        except Exception:  # noqa: BLE001 - the plant
+            launched(RIGHT, x, w, torch.empty_like(x))
+        return x * scale + w
+
+    report, _, _ = run(call)
+    assert "out of bounds" in report["bad"]
+
+
+def test_an_unknown_instruction_is_named_and_says_nothing_of_the_kernel() -> None:
+    report, outputs, _ = run(kernel("wgmma.fence.sync.aligned;" + RIGHT))
+    assert "wgmma.fence.sync.aligned" in report["not_run"]
+    assert "bad" not in report
+    assert not outputs
+
+
+def test_a_missing_compiler_is_not_the_kernels_fault() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        raise MissingCompiler("nvcc is not installed")
+
+    assert run(call)[0]["not_run"] == "nvcc is not installed"
+
+
+def test_text_that_is_no_ptx_is_wrong() -> None:
+    report, _, _ = run(kernel("this is no PTX"))
+    assert report["bad"]
+
+
+@pytest.mark.parametrize(
+    ("make", "fresh"),
+    [
+        (torch.empty_like, True),
+        (lambda x: x.new_empty(x.shape), True),
+        (torch.zeros_like, False),
+        (lambda x: torch.empty_like(x).fill_(0.0), False),
+        (lambda x: torch.mul(x, 0.0, out=torch.empty_like(x)), False),
+    ],
+    ids=["empty_like", "new_empty", "zeros_like", "fill_", "out="],
+)
+def test_memory_that_nobody_wrote_is_not_read(
+    make: Callable[[Tensor], Tensor], fresh: bool
+) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        zero, out = make(x), torch.empty_like(x)
+        launched(RIGHT, x, zero, out)
+        return out + w
+
+    report, _, _ = run(call)
+    assert bool(report["bad"]) == fresh, report
+
+
+def test_approximate_instructions_are_told_and_executed_at_their_ends() -> None:
+    body = RIGHT.replace("mul.rn.f32", "ex2.approx.f32 %f3, %f0; mul.rn.f32").replace(
+        "[%e2], %f0", "[%e2], %f3"
+    )
+    found = []
+    for skew in (-1, 0, 1):
+        # a name is taken once
+        report, outputs, _ = run(kernel(body), skew, name=f"at{skew + 1}")
+        assert report["approximate"]
+        found.append(outputs["out"].view(np.float32))
+    assert (found[0] < found[1]).all()
+    assert (found[1] < found[2]).all()
+
+
+@pytest.mark.parametrize(("nominal", "ends"), [("", list(ENDS)), ("a table", [])])
+def test_the_ends_are_launches_unless_a_source_says_why_not(nominal: str, ends: list[Any]) -> None:
+    contract = find("line")
+    subject = Subject(
+        contract, {"kind": "implementation", "name": "x"}, None, launches=(PLAIN,), nominal=nominal
+    )
+    bench = Bench(contract, "quick", 0)
+    assert list(subject.launches_at(bench, "stress", 0)) == [PLAIN]
+    subject.approximate, subject.compiled = True, {"hand, sm_80, fusion off": None}
+    assert list(subject.launches_at(bench, "stress", 0)) == [PLAIN, *ends]
+    (told,) = subject.evidence()
+    assert (nominal or "both ends") in told
+
+
+def test_every_configuration_of_an_autotuned_kernel_is_a_launch() -> None:
+    contract = find("line")
+    subject = Subject(contract, {"kind": "implementation", "name": "x"}, None, launches=(PLAIN,))
+    subject.configurations = 3
+    places = [x.configuration for x in subject.launches_at(Bench(contract, "quick", 0), "exact", 9)]
+    assert places == [0, 1, 2]
