@@ -150,14 +150,6 @@ def triton_not_rescaled(
     )
 
 
-@red("attention", profile="flash", gate="exact", mask="full", **TRITON)
-def triton_blocks_of_64_keys(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: torch.Tensor, *, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights are rounded against the maximum of fewer keys."""
-    return launch_running(running, q, k, v, start, None, None, scale, "full", 64)
-
-
 @red("attention", profile="flash", gate="exact", mask="prefix", **TRITON)
 def triton_prefix_forgotten(
     q: torch.Tensor,
