@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Let the C library keep up to 256 MiB of freed arrays."""
     # other C libraries have no mallopt

@@ -288,8 +288,10 @@ def _mutate(arguments: argparse.Namespace) -> int:
     if len(found) > 1:
         print(mutation.summary([result for judged in found for result in judged.results]))
     if arguments.json:
+        from contract.store import atomic_write_text
+
         said = mutation.as_json(found, options.seed)
-        arguments.json.write_text(json.dumps(said, indent=1) + "\n")
+        atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
     return mutation.exit_code(found)
 
 

@@ -180,7 +180,7 @@ def wrapper(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..
 
     def put(call: Callable[..., Any]) -> None:
         item = SimpleNamespace(call=call, fusion=False, repeatable=True)
-        monkeypatch.setattr(gpu, "target_of", lambda _: item)
+        monkeypatch.setattr(host, "target_of", lambda _: item)
         monkeypatch.setattr(host, "resolve", lambda *_: (call, False))
 
     monkeypatch.setattr(gpu, "_unrecordable", {})

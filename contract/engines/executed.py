@@ -18,11 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from contract import case as cases
-from contract import registry
 from contract.allocator import keep_freed_memory
-from contract.case import Kernel
-from contract.declare import Control, Implementation
 from contract.engines import host
 from contract.engines.allocations import watching
 from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler
@@ -61,7 +57,7 @@ def run(
             capture = stack.enter_context(
                 capturing(
                     execution.execute,
-                    fusion=target_of(payload).fusion,
+                    fusion=host.target_of(payload).fusion,
                     configuration=launch["configuration"],
                 )
             )
@@ -94,15 +90,6 @@ def _told(error: Exception) -> dict[str, Any]:
     if refused or isinstance(error, PtxFault | Malformed | LaunchError):
         return {"bad": str(error)}
     return {}
-
-
-def target_of(payload: Mapping[str, Any]) -> Implementation | Control:
-    """The implementation or planted control that a payload is about."""
-    kernel: Kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
-    name = kernel.contract.name
-    if payload["target"]["kind"] == "implementation":
-        return host.registered(kernel, payload["target"]["name"], registry.implementations(name))
-    return host.registered(kernel, payload["target"]["name"], registry.controls(name))
 
 
 class Execution:

@@ -20,7 +20,6 @@ from contract.declare import Launch
 from contract.engines import devices, host
 from contract.engines.allocations import watching
 from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler, default_cache
-from contract.engines.executed import target_of
 from contract.engines.placement import Placed, on_device
 from contract.engines.triton_launch import capturing
 from contract.formats import Format
@@ -47,7 +46,7 @@ def run(
     if why := unusable():
         return {"not_run": why}, {}
     session = Session(devices.current())
-    launch, item = payload["launch"], target_of(payload)
+    launch, item = payload["launch"], host.target_of(payload)
     wrap: host.Wrap = session.called
     if launch["graph"]:
         key = (payload["kernel"], payload["target"]["name"])
@@ -98,7 +97,7 @@ def measure(
         return {"not_run": why}, {}
     session = Session(devices.current())
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
-    item, launch = target_of(payload), Launch(**payload["launch"])
+    item, launch = host.target_of(payload), Launch(**payload["launch"])
 
     def call() -> None:
         placed = host.placed_operands(kernel, arrays, launch.layout, "finite", session.put)

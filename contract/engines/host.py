@@ -50,13 +50,19 @@ def registered(kernel: Kernel, name: str, items: Iterable[Item]) -> Item:
     )
 
 
-def resolve(kernel: Kernel, target: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
-    """The callable of an implementation or planted control, and whether it may write in place."""
-    name = kernel.contract.name
+def target_of(payload: Mapping[str, Any]) -> Implementation | Control:
+    """The implementation or planted control that a payload is about."""
+    kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
+    name, target = kernel.contract.name, payload["target"]
     if target["kind"] == "implementation":
-        item = registered(kernel, target["name"], registry.implementations(name))
-        return item.call, item.in_place
-    return registered(kernel, target["name"], registry.controls(name)).call, False
+        return registered(kernel, target["name"], registry.implementations(name))
+    return registered(kernel, target["name"], registry.controls(name))
+
+
+def resolve(payload: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
+    """The callable of a payload's target, and whether it may write in place."""
+    item = target_of(payload)
+    return item.call, isinstance(item, Implementation) and item.in_place
 
 
 #: Where an operand that was placed on the host is put before the call, by its format.
@@ -86,7 +92,7 @@ def run(
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
     launch = Launch(**payload["launch"])
     case = Case(payload["shape"], arrays, payload["scalars"])
-    call, in_place = resolve(kernel, payload["target"])
+    call, in_place = resolve(payload)
     runner = _torch_runner(
         kernel,
         call,
@@ -348,7 +354,7 @@ def measure(
     from contract.resources import count
 
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
-    call, _ = resolve(kernel, payload["target"])
+    call, _ = resolve(payload)
     launch = Launch(**payload["launch"])
     placed = placed_operands(kernel, arrays, launch.layout, "finite")
     keywords = keywords_of(call, kernel, placed, payload["scalars"], launch)
