@@ -609,7 +609,7 @@ class Implementation:
         invariant: what it promises not to move on ordinary rows (as in the contract).
         returns_view_of: inputs that the output may share memory with.
         budget: a measured budget's environment, or None.
-        fusion: whether the compiler of GPU code may fuse multiplications with additions; None leaves it to the launcher.
+        fusion: whether the compiler of GPU code may fuse multiplications with additions; None: what the launcher says.
         nominal: the source for which approximate instructions are judged at their nominal results alone; '' at both ends of
             their bounds, too.
         module, place: the module that declares it, and FILE:LINE.
@@ -629,7 +629,7 @@ class Implementation:
     in_place: bool = False
     module: str = ""
     place: str = field(default="", compare=False)
-    fusion: bool | None = False
+    fusion: bool | None = None
     nominal: str = ""
 
     def __post_init__(self) -> None:
@@ -680,7 +680,7 @@ class Control:
     module: str = ""
     place: str = field(default="", compare=False)
     engine: str = HOST
-    fusion: bool | None = False
+    fusion: bool | None = None
     nominal: str = ""
 
     def __post_init__(self) -> None:

@@ -30,12 +30,17 @@ class TwoStep:
 
     def __init__(self, cls: type[Any]) -> None:
         self.cls, self.__name__, self.__doc__ = cls, cls.__name__, cls.__doc__
-        if "__call__" not in vars(cls):
+        call = _call_of(cls)
+        if call is None:
             raise DeclarationError(
                 f"implementation {cls.__name__} is a class without __call__; let its constructor take the operands that"
                 " stay, and its __call__ the others"
             )
-        first, second = (_parameters(cls, vars(cls)[n]) for n in ("__init__", "__call__"))
+        # a torch module without a constructor of its own holds nothing
+        made = cls.__init__
+        own = inspect.isfunction(made) and made.__module__ != "torch.nn.modules.module"
+        first = _parameters(cls, made) if own else {}
+        second = _parameters(cls, call)
         if both := sorted(first.keys() & second.keys()):
             raise DeclarationError(
                 f"implementation {cls.__name__}: its constructor and its __call__ both take {both[0]}; let one of them"
@@ -55,6 +60,20 @@ class TwoStep:
             **{n: v for n, v in arguments.items() if n in self.made}
         )
         return made
+
+
+def _call_of(cls: type[Any]) -> Any:
+    """The function that names the arguments of its calls: of a torch module, whose __call__ takes anything, `forward`."""
+    # a class is itself called by its type's
+    found = [
+        f for name in ("__call__", "forward") if inspect.isfunction(f := getattr(cls, name, None))
+    ]
+    return next((f for f in found if not _takes_anything(f)), found[0] if found else None)
+
+
+def _takes_anything(function: Any) -> bool:
+    _, *found = inspect.signature(function).parameters.values()
+    return bool(found) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found)
 
 
 def _parameters(cls: type[Any], function: Any) -> dict[str, inspect.Parameter]:

@@ -62,7 +62,7 @@ def implementation(
     repeatable: bool = True,
     invariant: Iterable[str] = (),
     in_place: bool = False,
-    fusion: bool | None = False,
+    fusion: bool | None = None,
     nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
@@ -86,7 +86,8 @@ def implementation(
         repeatable: False where atomics may move bits from run to run.
         invariant: what it promises not to move on ordinary rows.
         in_place: its output may share memory with the operand declared in_place_of.
-        fusion: of GPU code, whether the compiler may fuse multiplications with additions; None: what the launcher says.
+        fusion: of GPU code, whether the compiler may fuse multiplications with additions; None: what the launcher says, as
+            a device would run it. True or False judges another setting than a launcher that says nothing would run.
         nominal: of GPU code, why approximate instructions are judged at their nominal results alone and not at the ends
             of their bounds: the source that bounds what they are put together to, such as a library's function.
         **parameters: enumerated parameter values that it serves; all where absent.
@@ -237,7 +238,7 @@ def red(
     requires: Iterable[str] = (),
     expect: str = "",
     engine: str = HOST,
-    fusion: bool | None = False,
+    fusion: bool | None = None,
     nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:
@@ -258,7 +259,7 @@ def green(
     requires: Iterable[str] = (),
     order: Mapping[str, Any] | None = None,
     engine: str = HOST,
-    fusion: bool | None = False,
+    fusion: bool | None = None,
     nominal: str = "",
     **parameters: str | tuple[str, ...],
 ) -> Callable[[F], F]:

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from contract.engines import nvcc
-from contract.engines.capture import CapturedLaunch, LaunchError, extent
+from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater, extent
 from contract.engines.cuda_launch import Kernel
 from contract.engines.nvcc import CompileError
 from contract.engines.ptx_entries import entries
 from contract.engines.triton_launch import capturing
+from contract.errors import DeclarationError
 
 SOURCE = """
 #include "scale.cuh"
@@ -67,8 +68,21 @@ def test_arguments_lie_where_the_entry_wants_them(folder: Path) -> None:
     assert (launch.grid, launch.block, launch.shared) == ((2, 1, 1), (64, 1, 1), 256)
     assert (launch.language, launch.entry, launch.target) == ("cuda", "scaled", "sm_80")
     assert list(launch.tensors) == ["argument 0", "argument 1"]
-    assert (launch.fusion, launch.compiler) == (False, f"nvcc {nvcc.version()}")
-    assert "fma" not in launch.ptx
+    assert (launch.fusion, launch.compiler) == (True, f"nvcc {nvcc.version()}")
+
+
+@needs_nvcc
+def test_products_and_sums_are_contracted_as_nvcc_does_unless_an_option_says_no(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "axpy.cu"
+    source.write_text(
+        'extern "C" __global__ void axpy(float *x, float a) { x[0] = x[1] * a + x[2]; }'
+    )
+    given = (torch.ones(3), np.float32(2.0))
+    for options, fused in (((), True), (("-fmad=false",), False)):
+        launch = launched(tmp_path, Kernel(source, "axpy", options), 1, 1, given)
+        assert (launch.fusion, "fma.rn" in launch.ptx) == (fused, fused)
 
 
 @needs_nvcc
@@ -99,8 +113,28 @@ def test_what_was_compiled_is_kept_by_its_content(
     assert runs == ["sm_80"]
     header.write_text("#define SCALE 3.0f\n")
     assert ptx() != first
-    assert ptx(options=("-fmad=true",)) != ptx()
+    assert ptx(options=("-fmad=false",)) != ptx()
     assert len(runs) == 3
+
+
+@needs_nvcc
+def test_code_for_a_later_architecture_is_no_fault(tmp_path: Path) -> None:
+    source = tmp_path / "late.cu"
+    source.write_text(
+        'extern "C" __global__ void late(float *x) {\n#if __CUDA_ARCH__ < 900\n#error "for Hopper"\n#endif\n}\n'
+    )
+    with pytest.raises(NeedsLater, match=r"late compiles for sm_90a and not for sm_80.*for Hopper"):
+        launched(tmp_path, Kernel(Path(str(source)), "late"), 1, 32, (torch.ones(32),))
+
+
+def test_a_source_is_a_path() -> None:
+    text: Any = "k.cu"
+    assert Kernel(text, "k").source == Path("k.cu")
+    text = "__global__ void k() {}\n"
+    with pytest.raises(
+        DeclarationError, match=r"the path of a \.cu file is needed, not '__global__"
+    ):
+        Kernel(text, "k")
 
 
 @needs_nvcc

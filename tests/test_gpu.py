@@ -149,7 +149,7 @@ def test_every_gate_runs_on_a_gpu(
         "shapes": "pass", "stress": "pass", "exact": "not_applicable", "invariance": "pass", "bounds": "pass",
         "limits": "not_run",
     }, out  # fmt: skip
-    assert found["shapes"]["compiled"] == ["nvcc 13.0.88, sm_90 (Fake 90), fusion off"]
+    assert found["shapes"]["compiled"] == ["nvcc 13.0.88, sm_90 (Fake 90), fusion on"]
     assert "no folder" in found["limits"]["detail"] or "records" in found["limits"]["detail"]
     assert code == 0
 
@@ -216,7 +216,8 @@ def test_without_a_gpu_nothing_runs(fake: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_what_torch_computes_alone_is_no_kernel(fake: Any, wrapper: Any) -> None:
     wrapper(lambda x: x + x)
     report, _, _ = called(fake)
-    assert (report["bad"], report["unfit"]) == ("it launched no kernel", True)
+    assert report["bad"].startswith("it launched no kernel")
+    assert report["unfit"]
 
 
 def test_a_write_outside_and_into_an_input_is_seen(fake: Any) -> None:

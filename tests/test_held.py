@@ -118,10 +118,16 @@ class Nameless:
     def __call__(self, x: Any) -> Any: ...
 
 
+class Anything:
+    def __init__(self, weight: Any) -> None: ...
+    def __call__(self, *xs: Any) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("cls", "said"),
     [
         (NoCall, "without __call__"),
+        (Anything, "no name of its own"),
         (Both, "both take weight"),
         (Nameless, r"\*weights.* has no name"),
     ],
@@ -144,3 +150,28 @@ def test_the_signature_is_of_both_steps() -> None:
     step = TwoStep(Scaled)
     assert list(step.__signature__.parameters) == ["weight", "profile", "x", "scale"]
     assert step(x=3.0, weight=5.0, profile="once") == 30.0
+
+
+class Summed(torch.nn.Module):
+    def __init__(self, b: Any) -> None:
+        super().__init__()
+        self.b = b
+
+    def forward(self, a: Any) -> Any:
+        return a + self.b
+
+
+class SummedAlone(torch.nn.Module):
+    def forward(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class Heir(Summed):
+    """What it does stands in its base."""
+
+
+@pytest.mark.parametrize("cls", [Summed, SummedAlone, Heir])
+def test_a_torch_module_is_called_by_its_forward(cls: type[Any]) -> None:
+    step = TwoStep(cls)
+    assert sorted(step.__signature__.parameters) == ["a", "b"]
+    assert step(a=torch.ones(1), b=torch.ones(1)).item() == 2.0

@@ -17,7 +17,7 @@ import torch
 
 from contract.compiled import measure
 from contract.engines import triton_launch
-from contract.engines.capture import CapturedLaunch, LaunchError
+from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater
 from contract.engines.triton_driver import stand_in
 from contract.engines.triton_launch import capturing, configurations
 from contract.errors import DeclarationError
@@ -189,6 +189,22 @@ def test_fusion_is_stated_or_left_to_the_author(
     assert ("fma.rn.f32" in launch.ptx) is fused
 
 
+@pytest.mark.filterwarnings("error")
+def test_code_for_a_later_architecture_is_no_fault(client: ModuleType, folder: Path) -> None:
+    with pytest.raises(NeedsLater, match=r"affine compiles for sm_90 and not for sm_80.*num_ctas"):
+        captured(folder, lambda: client.run_affine(torch.ones(9), None, 2.0, 3.0, num_ctas=2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_code_that_compiles_for_nothing_is_told_in_a_line(client: ModuleType, folder: Path) -> None:
+    x = torch.ones(9)
+    with pytest.raises(
+        LaunchError, match=r"^total does not compile: [^\n]*power of 2[^\n]*$"
+    ) as told:
+        captured(folder, lambda: client.total[(1,)](x, x, 8, BLOCK=3))
+    assert not isinstance(told.value, NeedsLater)
+
+
 def test_a_target_is_what_is_compiled_for(client: ModuleType, folder: Path) -> None:
     (launch,) = captured(
         folder, lambda: client.run_affine(torch.ones(9), None, 2.0, 3.0), target=90
@@ -268,7 +284,7 @@ def test_a_native_launch_is_made_by_the_driver_and_handed_over(
     native: dict[str, Any] = {"target": 90, "native": True}
     (launch,) = captured(folder, lambda: client.run_affine(x, x, 2.0, 3.0), **native)
     assert [args[:3] for args in made] == [launch.grid] == [(3, 1, 1)]
-    assert (launch.function, launch.target, launch.fusion) == ("affine", "sm_90", False)
+    assert (launch.function, launch.target, launch.fusion) == ("affine", "sm_90", True)
     # words of local memory as bytes
     assert launch.loaded == {"registers": 40, "local_bytes": 12}
     # nothing of the launch is needed again
@@ -393,6 +409,11 @@ def test_a_deferred_kernel_is_triton_s_at_its_launch(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     (launch,) = captured(folder, lambda: module.kernel[(2,)](torch.ones(64), 64), configuration=1)
     assert (launch.function, launch.block, launch.configuration) == ("kernel", (128, 1, 1), (1, 2))
+    # a launcher that says nothing runs unfused on a device, too
+    assert not launch.fusion
+    fused = {"enable_fp_fusion": True}
+    (launch,) = captured(folder, lambda: module.kernel[(2,)](torch.ones(64), 64, **fused))
+    assert launch.fusion
     import triton
 
     assert isinstance(module.helped, triton.JITFunction)

@@ -16,7 +16,7 @@ from contract.compiled.architectures import AMD_NAMES, CUDA_NAMES
 from contract.compiled.read import resources_of, source_of
 from contract.declare import Launch
 from contract.engines import host
-from contract.engines.capture import CapturedLaunch, MissingCompiler, default_cache
+from contract.engines.capture import CapturedLaunch, NothingToSay, default_cache
 from contract.engines.triton_launch import capturing
 from contract.errors import ContractError
 from contract.interval import Array
@@ -46,7 +46,7 @@ def measure(
     cache = Path(payload["cache"]) if payload.get("cache") else default_cache()
     try:
         return {"functions": functions(launches(call, item.fusion, cache), cache)}, {}
-    except MissingCompiler as error:
+    except NothingToSay as error:
         return {"not_run": str(error)}, {}
 
 
@@ -98,7 +98,7 @@ def _entry(launch: CapturedLaunch, source: str, cache: Path) -> dict[str, Any]:
         try:
             one = resources_of(launch, name, cache)
             found[name] = {k: one[k] for k in ("ptxas", "code", "code_bytes", "resources")}
-        except MissingCompiler:
+        except NothingToSay:
             raise
         except ContractError as error:
             found[name] = {"error": str(error)}

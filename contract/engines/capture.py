@@ -27,8 +27,16 @@ class LaunchError(ContractError):
     """A launch that a device would refuse, or that cannot be captured; the message says why, and what to do."""
 
 
-class MissingCompiler(LaunchError):
-    """A compiler that is not there: nothing can be said of the kernel, so it is no fault of it."""
+class NothingToSay(LaunchError):
+    """The kernel cannot be executed here, which is no fault of it: the outcome is not_run."""
+
+
+class MissingCompiler(NothingToSay):
+    """A compiler that is not there."""
+
+
+class NeedsLater(NothingToSay):
+    """Code that compiles for a later architecture, and not for the one that is executed."""
 
 
 @dataclass(frozen=True)

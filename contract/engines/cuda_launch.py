@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from contract.engines import cuda_driver, nvcc
 from contract.engines.capture import (
     CapturedLaunch,
     LaunchError,
+    NeedsLater,
     active,
     check_size,
     default_cache,
@@ -34,8 +36,13 @@ from contract.engines.capture import (
     pack_parameters,
     pointer,
 )
+from contract.engines.nvcc import CompileError
 from contract.engines.ptx_entries import entries
 from contract.engines.tools import tool_version
+from contract.errors import DeclarationError
+
+#: Architectures that a source may have been written for.
+LATER = ("sm_90a", "sm_100a")
 
 
 class _Built(NamedTuple):
@@ -53,16 +60,27 @@ class Kernel:
     """One kernel of a .cu file.
 
     Attributes:
-        source: the file.
+        source: the file; a text is its path.
         name: the kernel as the source names it; with `extern "C"` it is the entry's name.
-        options: of nvcc. Without -fmad=false the assembler may contract what stands apart in the PTX.
+        options: of nvcc, as it is built elsewhere: nvcc contracts multiplications and additions unless -fmad=false says
+            no, and without that the assembler may contract what stands apart in the PTX.
         headers: files and folders that the source includes by name.
     """
 
     source: Path
     name: str
-    options: tuple[str, ...] = ("-fmad=false",)
+    options: tuple[str, ...] = ()
     headers: tuple[Path, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for path in (self.source, *self.headers):
+            # CUDA C++ itself has many lines
+            if not isinstance(path, str | os.PathLike) or "\n" in str(path):
+                raise DeclarationError(
+                    f"kernel {self.name!r}: the path of a .cu file is needed, not {str(path)[:40]!r}; write the source to a file"
+                )
+        object.__setattr__(self, "source", Path(self.source))
+        object.__setattr__(self, "headers", tuple(Path(path) for path in self.headers))
 
     @property
     def fusion(self) -> bool:
@@ -117,7 +135,16 @@ class Kernel:
         """The kernel's PTX for a compute capability, once it is one on which the launch has room."""
         folder = cache or default_cache()
         target = f"sm_{capability}"
-        ptx = self.compiled(target, "ptx", folder)[0].decode()
+        try:
+            ptx = self.compiled(target, "ptx", folder)[0].decode()
+        except CompileError as error:
+            for later in LATER:
+                with contextlib.suppress(CompileError):
+                    self.compiled(later, "ptx", folder)
+                    raise NeedsLater(
+                        f"{self.name} compiles for {later} and not for {target}, which is what is executed: {error}"
+                    ) from error
+            raise
         found = entries(ptx)
         entry = self._entry(list(found))
         self._check_shared(capability, shared)

@@ -61,6 +61,7 @@ class DeferredKernel:
         if self._kernel is None:
             triton = importlib.import_module("triton")
             kernel = triton.jit(self.fn, **self.options) if self.options else triton.jit(self.fn)
+            kernel.run = _unfused(kernel)
             for name, keywords in self.layers:
                 if name == "autotune":
                     configs = [triton.Config(**config) for config in keywords["configs"]]
@@ -82,8 +83,21 @@ class DeferredKernel:
         return f"DeferredKernel({self.__module__}:{self.__qualname__})"
 
 
+def _unfused(kernel: Any) -> Callable[..., Any]:
+    """`kernel.run` whose compiler may not contract multiplications and additions, unless the launch says that it may."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        return type(kernel).run(kernel, *args, **{"enable_fp_fusion": False, **options})
+
+    return run
+
+
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`triton.jit` at the first launch; the same options."""
+    """`triton.jit` at the first launch; the same options.
+
+    Unlike there a multiplication and an addition are two roundings, on every device: write tl.math.fma for one, or launch
+    with enable_fp_fusion=True.
+    """
     if fn is None:
         return lambda inner: DeferredKernel(inner, options)
     return DeferredKernel(fn, options)

@@ -21,7 +21,7 @@ import numpy as np
 from contract.allocator import keep_freed_memory
 from contract.engines import host
 from contract.engines.allocations import watching
-from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler
+from contract.engines.capture import CapturedLaunch, LaunchError, NothingToSay
 from contract.engines.ptx.decoded import Program
 from contract.engines.ptx.faults import Malformed, PtxFault, Unsupported
 from contract.engines.ptx.machine import launch as execute
@@ -34,6 +34,10 @@ from contract.lazy import lazy
 from contract.worker_child import progress
 
 torch = lazy("torch")
+
+
+# what torch says where it has no device
+_ASKS_TORCH = ("not compiled with CUDA enabled", "No CUDA GPUs are available", "no NVIDIA driver")
 
 
 def run(
@@ -77,14 +81,20 @@ def run(
     report["configurations"] = max(capture.configurations.values(), default=1)
     if not capture.launches and not report["bad"]:
         # what torch computed alone is no evidence for a kernel
-        report["bad"], report["unfit"] = "it launched no kernel", True
+        report["bad"] = "it launched no kernel: what torch computes is judged by engine host"
+        report["unfit"] = True
     return report, outputs
 
 
 def _told(error: Exception) -> dict[str, Any]:
     """What a launch that failed means: nothing of the kernel, or that it is wrong; {} where it is another error."""
-    if isinstance(error, Unsupported | MissingCompiler):
+    if isinstance(error, Unsupported | NothingToSay):
         return {"not_run": str(error)}
+    if any(words in str(error) for words in _ASKS_TORCH):
+        return {
+            "bad": f"{error}: the launcher asks torch for a CUDA device, and its operands lie on the CPU here; let it ask the"
+            " operands, or triton.runtime.driver.active"
+        }
     # Triton's own, for what a device would refuse
     refused = type(error).__name__ == "OutOfResources"
     if refused or isinstance(error, PtxFault | Malformed | LaunchError):

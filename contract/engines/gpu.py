@@ -19,7 +19,7 @@ from contract.compiled.measure import distinct, launches
 from contract.declare import Launch
 from contract.engines import devices, host
 from contract.engines.allocations import watching
-from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler, default_cache
+from contract.engines.capture import CapturedLaunch, LaunchError, NothingToSay, default_cache
 from contract.engines.placement import Placed, on_device
 from contract.engines.triton_launch import capturing
 from contract.formats import Format
@@ -68,7 +68,7 @@ def run(
             if capture.failed is not None:
                 # its launcher went on
                 raise capture.failed
-    except MissingCompiler as error:
+    except NothingToSay as error:
         return {"not_run": str(error), **session.facts()}, {}
     except Exception as error:
         if said := fault_of(error):
@@ -80,7 +80,8 @@ def run(
     report["configurations"] = max(capture.configurations.values(), default=1)
     if not session.launches and not report["bad"]:
         # what torch computed alone is no evidence for a kernel
-        report["bad"], report["unfit"] = "it launched no kernel", True
+        report["bad"] = "it launched no kernel: what torch computes is judged by engine host"
+        report["unfit"] = True
     return report, outputs
 
 
@@ -107,7 +108,7 @@ def measure(
     how = {"target": session.gpu.capability, "native": True}
     try:
         found = launches(call, item.fusion, default_cache(), **how)
-    except MissingCompiler as error:
+    except NothingToSay as error:
         return {"not_run": str(error)}, {}
     return {"live": [_live(one, place) for one, _, place in distinct(found)]}, {}
 

@@ -33,6 +33,9 @@ class Unfit(BadOutput):
     """A callable that was not called, or gave nothing that could be a result: no fault of a kernel can be seen in it."""
 
 
+# what Triton says where no driver of a GPU is loaded
+_TRITON_ALONE = "0 active drivers"
+
 Item = TypeVar("Item", Implementation, Control)
 
 
@@ -153,7 +156,14 @@ def _torch_runner(
         placed = placed_operands(kernel, case.operands, launch.layout, poison, put)
         arguments = keywords_of(call, kernel, placed, case.scalars, launch)
         fits.check(arguments)
-        result = called(**arguments)
+        try:
+            result = called(**arguments)
+        except RuntimeError as error:
+            if _TRITON_ALONE in str(error):
+                raise Unfit(
+                    "it launches a Triton kernel, and nothing here runs one: register it with engine='ptx'"
+                ) from error
+            raise
         outputs = _collect(kernel, case, result, placed, in_place)
         if twice and not in_place:
             others = {n: torch.zeros_like(p.tensor) for n, p in placed.items()}

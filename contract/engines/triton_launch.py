@@ -10,12 +10,11 @@ runs; a judge runs the wrapper once for each.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as cached
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from contract.engines.capture import (
     Capture,
     CapturedLaunch,
     LaunchError,
+    NeedsLater,
     Sink,
     default_cache,
     extent,
@@ -43,6 +43,8 @@ _REFUSED = {
     "TRITON_FORCE_DISABLE_FP_FUSION": "whether multiply and add are fused is stated for each compile",
     "TRITON_MOCK_PTX_VERSION": "it hides the version of ptxas",
 }
+#: Compute capabilities that a kernel may have been written for.
+LATER = (90, 100)
 _OFF = ("", "0", "false", "off", "no", "n")
 
 
@@ -83,7 +85,7 @@ def capturing(
     sink: Sink,
     *,
     target: int = 80,
-    fusion: bool | None = False,
+    fusion: bool | None = None,
     configuration: int = 0,
     cache: Path | None = None,
     native: bool = False,
@@ -151,7 +153,8 @@ def _patched(capture: Capture) -> Iterator[None]:
     def run_one(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         options["enable_fp_fusion"] = _fusion(capture, options.get("enable_fp_fusion"))
         only = warmup or not capture.native
-        with contextlib.nullcontext() if only else capture.making():
+        source = TritonSource(self, None, run, args, options)
+        with _refused(source, capture) if only else capture.making():
             compiled = run(self, *args, grid=grid, warmup=only, **options)
         if not warmup and compiled is not None:
             # an asynchronous compilation is waited for
@@ -159,7 +162,7 @@ def _patched(capture: Capture) -> Iterator[None]:
             device = driver.active.get_current_device()
             bound, _, _ = self.device_caches[device][-1](*args, **options)
             place = tuned[-1] if tuned else (0, 1)
-            source = TritonSource(self, compiled, run, args, options)
+            source = replace(source, compiled=compiled)
             name = self.fn.__qualname__
             blocks = extent(name, "grid", grid(bound) if callable(grid) else grid)
             packed = _loaded(compiled) if capture.native else _packed(source, blocks, bound)
@@ -193,6 +196,36 @@ def _patched(capture: Capture) -> Iterator[None]:
         if not capture.native:
             vars(driver).clear()
             vars(driver).update(state)
+
+
+@contextmanager
+def _refused(source: TritonSource, capture: Capture) -> Iterator[None]:
+    """A compile: what Triton refuses for the target, and takes for a later one, says nothing of the kernel."""
+    try:
+        yield
+    except Exception as error:
+        name, why = source.kernel.fn.__qualname__, _said(error)
+        later = next((f"sm_{x}" for x in LATER if _compiles(source, f"sm_{x}", capture.cache)), "")
+        if later:
+            raise NeedsLater(
+                f"{name} compiles for {later} and not for sm_{capture.target}, which is what is executed: {why}"
+            ) from error
+        raise LaunchError(f"{name} does not compile: {why}") from error
+
+
+def _compiles(source: TritonSource, architecture: str, cache: Path) -> bool:
+    try:
+        source.compiled_for(architecture, cache)
+    except Exception:  # noqa: BLE001 - whatever a compiler says: this target is none
+        return False
+    return True
+
+
+def _said(error: Exception) -> str:
+    """What a compiler's error says, in a line: Triton's begin with the source, ptxas' end with how to repeat it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    wrong = [line for line in lines if "error" in line.lower()] or lines[-1:] or [""]
+    return f"{type(error).__name__}: {wrong[0][:200]}"
 
 
 def _fusion(capture: Capture, asked: bool | None) -> bool:

@@ -41,7 +41,7 @@ What the pattern rests on:
   Triton evaluates annotations of helpers, and takes only what it owns.
 - Helpers are `@jit` as well, of the same file or imported. A constant is passed as `tl.constexpr`: one that is made at
   module level would import Triton there.
-- Multiply and add are not fused unless the engine says so: write `tl.math.fma(a, b, c)` where one rounding is meant, so
+- Multiply and add are not fused, here as on a device: `@jit` of this module pins it. Write `tl.math.fma(a, b, c)` where one rounding is meant, so
   that the code that is executed and the code that ptxas emits round alike. A conversion to bf16 is to nearest even.
 - `@autotune([{"kwargs": {"BLOCK": 512}, "num_warps": 4}, ...], key=["n"])` of contract.engines.deferred_jit stands above
   `@jit`; each configuration is judged, the first is the wrapper's result.
