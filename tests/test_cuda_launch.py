@@ -104,6 +104,19 @@ def test_what_was_compiled_is_kept_by_its_content(
 
 
 @needs_nvcc
+@pytest.mark.parametrize("damage", ["ptx", "log"])
+def test_what_is_not_what_was_compiled_is_compiled_again(
+    damage: str, folder: Path, tmp_path: Path
+) -> None:
+    first = kernel(folder).compiled("sm_80", "ptx", tmp_path)
+    for path in tmp_path.rglob(f"*.{damage}"):
+        # cut short, and as long as it was
+        for damaged in (path.read_bytes()[:40], path.read_bytes().replace(b"0", b"1")):
+            path.write_bytes(damaged)
+            assert kernel(folder).compiled("sm_80", "ptx", tmp_path) == first
+
+
+@needs_nvcc
 def test_a_header_that_is_not_declared_is_missed(folder: Path) -> None:
     with pytest.raises(CompileError, match=r"scaled.cu: .*scale.cuh: No such file"):
         launched(folder, Kernel(folder / "scaled.cu", "scaled"), 1, 32, ())

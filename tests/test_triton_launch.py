@@ -407,3 +407,21 @@ def test_annotations_that_are_no_texts_are_refused() -> None:
     kernel.__annotations__["n"] = int
     with pytest.raises(DeclarationError, match="from __future__ import annotations"):
         jit(kernel)
+
+
+@pytest.mark.parametrize("damage", ["ptx", "json", "seal"])
+def test_what_is_not_what_was_compiled_is_compiled_again(
+    damage: str, client: ModuleType, tmp_path: Path
+) -> None:
+    x, kept = torch.ones(256), client.doubled.fn.fn.device_caches
+    # what a process compiled it keeps: another one reads the files
+    kept.clear()
+    (before,) = captured(tmp_path, lambda: client.run_doubled(x))
+    kept.clear()
+    paths = [p for p in (tmp_path / "cache").rglob(f"doubled*.{damage}") if "__grp__" not in p.name]
+    for path in paths:
+        path.write_text(path.read_text()[:100])
+    (again,) = captured(tmp_path, lambda: client.run_doubled(x))
+    assert paths
+    assert again.ptx == before.ptx
+    assert again.block == before.block

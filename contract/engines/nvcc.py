@@ -7,6 +7,7 @@ that holds it and its declared headers alone, so that a header which is not decl
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -22,7 +23,7 @@ from contract.store import atomic_write_bytes, atomic_write_text, digest
 #: Extra that installs the compiler, and what is in it.
 EXTRA = "kernel-contract[cuda]"
 # Raised when what is stored for a key changes.
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 class CompileError(LaunchError):
@@ -113,14 +114,28 @@ def compiled(
     )
     place = cache / "nvcc" / key[:2] / f"{key}.{form}"
     log = place.with_suffix(".log")
-    try:
-        return place.read_bytes(), log.read_text()
-    except OSError:
-        data, said = _compile(source, architecture, form, options, headers)
+    if kept := _kept(place, log):
+        return kept
+    data, said = _compile(source, architecture, form, options, headers)
     place.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_bytes(place, data)
-    atomic_write_text(log, said)
+    atomic_write_text(log, f"{_seal(data, said)}\n{said}")
     return data, said
+
+
+def _kept(place: Path, log: Path) -> tuple[bytes, str] | None:
+    """What was compiled before; None where it is absent, or is not what was written: it is compiled again."""
+    try:
+        data = place.read_bytes()
+        seal, _, said = log.read_text().partition("\n")
+    except (OSError, ValueError):
+        return None
+    return (data, said) if seal == _seal(data, said) else None
+
+
+def _seal(data: bytes, said: str) -> str:
+    """SHA-256 of code and log: the name of a file says what it was made from, not what is in it."""
+    return hashlib.sha256(data + said.encode()).hexdigest()
 
 
 def source_hash(source: Path, headers: Sequence[Path]) -> str:

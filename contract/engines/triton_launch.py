@@ -34,6 +34,7 @@ from contract.engines.capture import (
 from contract.engines.ptx_entries import entries
 from contract.engines.tools import tool_version
 from contract.engines.triton_arguments import flatten, scratch_for
+from contract.engines.triton_cache import sealed
 from contract.engines.triton_driver import stand_in
 
 # What decides about the code behind a context's back.
@@ -68,7 +69,7 @@ class TritonSource:
         from triton.runtime.driver import driver
 
         state = dict(vars(driver))
-        with _variable("TRITON_CACHE_DIR", str(cache / "triton")):
+        with _variable("TRITON_CACHE_DIR", str(cache / "triton")), sealed():
             try:
                 driver.set_active(stand_in(architecture))
                 # a warm-up reads no grid
@@ -112,6 +113,7 @@ def capturing(
         if importlib.util.find_spec("triton") is not None:
             own = "" if cache else os.environ.get("TRITON_CACHE_DIR", "")
             stack.enter_context(_variable("TRITON_CACHE_DIR", own or str(folder / "triton")))
+            stack.enter_context(sealed())
             stack.enter_context(_patched(capture))
         yield capture
 
