@@ -249,9 +249,7 @@ def test_what_was_read_once_is_not_compiled_again(
     first = read.resources_of(launch, "sm_80", folder)
     monkeypatch.setattr(read, "read_cubin", lambda *_: pytest.fail("it was read again"))
     assert read.resources_of(launch, "sm_80", folder) == first
-    (path,) = (
-        p for p in (folder / "resources").rglob("*.json") if first["code"] in p.read_text()
-    )
+    (path,) = (p for p in (folder / "resources").rglob("*.json") if first["code"] in p.read_text())
     kept = path.read_text()
     lied = kept.replace('"spill_store_bytes": 0', '"spill_store_bytes": 8')
     assert lied != kept

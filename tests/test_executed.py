@@ -218,6 +218,29 @@ def test_an_unknown_instruction_is_named_and_says_nothing_of_the_kernel() -> Non
     assert not outputs
 
 
+class PTXASError(Exception):
+    """As Triton's own is named, which need not be installed."""
+
+
+@pytest.mark.parametrize(
+    ("line", "newer"),
+    [
+        ("error : Instruction 'griddepcontrol' requires .target sm_90 or higher", True),
+        ("error : Modifier '.wait' requires .target sm_90a", True),
+        ("error : Unknown symbol 'x'", False),
+    ],
+)
+def test_code_for_a_later_target_says_nothing_of_the_kernel(line: str, newer: bool) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        raise PTXASError(f"PTXAS error: `ptxas` stderr:\nptxas k.ptx, line 71; {line}\nfatal")
+
+    if not newer:
+        with pytest.raises(PTXASError):
+            run(call)
+        return
+    assert line.removeprefix("error : ") in run(call)[0]["not_run"]
+
+
 def test_a_missing_compiler_is_not_the_kernels_fault() -> None:
     def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
         raise MissingCompiler("nvcc is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import struct
@@ -18,6 +19,7 @@ import torch
 from contract.compiled import measure
 from contract.engines import triton_launch
 from contract.engines.capture import CapturedLaunch, LaunchError
+from contract.engines.ptx.faults import Unsupported
 from contract.engines.triton_driver import stand_in
 from contract.engines.triton_launch import capturing, configurations
 from contract.errors import DeclarationError
@@ -409,12 +411,27 @@ def test_annotations_that_are_no_texts_are_refused() -> None:
         jit(kernel)
 
 
+def test_a_compiled_kernel_that_is_launched_by_itself_is_named(
+    client: ModuleType, folder: Path
+) -> None:
+    x = torch.ones(64)
+
+    def call() -> None:
+        compiled = client.total.warmup(x, x, 64, BLOCK=64, grid=(1,))
+        compiled[(1,)](x, x, 64)
+
+    with pytest.raises(Unsupported, match=r"launch the function of triton\.jit"):
+        captured(folder, call)
+
+
 @pytest.mark.parametrize("damage", ["ptx", "json", "seal"])
 def test_what_is_not_what_was_compiled_is_compiled_again(
-    damage: str, client: ModuleType, tmp_path: Path
+    damage: str, client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, kept = torch.ones(256), client.doubled.fn.fn.device_caches
+    x, kernel = torch.ones(256), client.doubled.fn.fn
     # what a process compiled it keeps: another one reads the files
+    monkeypatch.setattr(kernel, "device_caches", copy.copy(kernel.device_caches))
+    kept = kernel.device_caches
     kept.clear()
     (before,) = captured(tmp_path, lambda: client.run_doubled(x))
     kept.clear()

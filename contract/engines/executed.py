@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -38,6 +39,9 @@ from contract.lazy import lazy
 from contract.worker_child import progress
 
 torch = lazy("torch")
+
+# what ptxas says of code for later targets: Instruction 'griddepcontrol' requires .target sm_90 or higher
+_NEWER = re.compile(r"(\w+ '[^']+' requires \.target sm_\w+(?: or higher)?)")
 
 
 def run(
@@ -102,6 +106,9 @@ def _told(error: Exception) -> dict[str, Any]:
     """What a launch that failed means: nothing of the kernel, or that it is wrong; {} where it is another error."""
     if isinstance(error, Unsupported | MissingCompiler):
         return {"not_run": str(error)}
+    if type(error).__name__ == "PTXASError" and (newer := _NEWER.search(str(error))):
+        # an instruction that the kernel's author wrote himself
+        return {"not_run": f"{newer[1]}, which is not executed"}
     # Triton's own, for what a device would refuse
     refused = type(error).__name__ == "OutOfResources"
     if refused or isinstance(error, PtxFault | Malformed | LaunchError):
@@ -201,13 +208,16 @@ class Execution:
 
     def read(self, tensor: Any) -> None:
         """A tensor that torch is given: the result is, too, when its bits are taken."""
-        if self.used or not self.held or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        if (
+            self.used
+            or not self.held
+            or tensor.device.type != "cpu"
+            or tensor.layout != torch.strided
+        ):
             return
         address = tensor.untyped_storage().data_ptr()
         # a kernel may rightly write nothing to what it is given, as where all rows are masked; an operand, it only reads
-        self.used = address in self.wrote or (
-            address in self.held and address not in self.operands
-        )
+        self.used = address in self.wrote or (address in self.held and address not in self.operands)
 
     def allocated(self, tensor: Any) -> None:
         """A tensor whose contents mean nothing yet."""

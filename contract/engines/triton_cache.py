@@ -59,5 +59,7 @@ def _sealed_by(filename: str) -> str:
 
 def _seal(group: Mapping[str, str]) -> str:
     """The hash of every file of an entry, as text."""
-    hashes = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in group.items()}
+    hashes = {
+        name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in group.items()
+    }
     return json.dumps(hashes, sort_keys=True)
