@@ -106,9 +106,9 @@ def _told(error: Exception) -> dict[str, Any]:
     """What a launch that failed means: nothing of the kernel, or that it is wrong; {} where it is another error."""
     if isinstance(error, Unsupported | MissingCompiler):
         return {"not_run": str(error)}
-    if type(error).__name__ == "PTXASError" and (newer := _NEWER.search(str(error))):
+    if type(error).__name__ == "PTXASError" and (newer := _NEWER.findall(str(error))):
         # an instruction that the kernel's author wrote himself
-        return {"not_run": f"{newer[1]}, which is not executed"}
+        return {"not_run": f"{'; '.join(dict.fromkeys(newer))}, which is not executed"}
     # Triton's own, for what a device would refuse
     refused = type(error).__name__ == "OutOfResources"
     if refused or isinstance(error, PtxFault | Malformed | LaunchError):

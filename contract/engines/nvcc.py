@@ -24,6 +24,8 @@ from contract.store import atomic_write_bytes, atomic_write_text, digest
 EXTRA = "kernel-contract[cuda]"
 # Raised when what is stored for a key changes.
 _SCHEMA = 3
+# nvcc error   : 'cicc' died due to signal 9 (Kill signal)
+_DIED = "died due to signal"
 
 
 class CompileError(LaunchError):
@@ -175,9 +177,15 @@ def _compile(
             done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
         except OSError as error:
             raise MissingCompiler(f"{find()} does not run: {error}") from error
-        if done.returncode or not out.is_file():
-            raise CompileError(f"{source}: {_first_error(done.stderr + done.stdout)}")
-        return out.read_bytes(), done.stderr + done.stdout
+        said = done.stderr + done.stdout
+        if done.returncode < 0 or _DIED in said:
+            # for want of memory, or by its own fault: that says nothing of the source
+            raise MissingCompiler(f"{source}: nvcc was ended by a signal: {_first_error(said)}")
+        if done.returncode == 0 and not (out.is_file() and out.stat().st_size):
+            raise MissingCompiler(f"{source}: {find()} ended well and gave no code")
+        if done.returncode:
+            raise CompileError(f"{source}: {_first_error(said)}")
+        return out.read_bytes(), said
 
 
 def _first_error(text: str) -> str:
