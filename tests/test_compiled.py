@@ -249,10 +249,14 @@ def test_what_was_read_once_is_not_compiled_again(
     first = read.resources_of(launch, "sm_80", folder)
     monkeypatch.setattr(read, "read_cubin", lambda *_: pytest.fail("it was read again"))
     assert read.resources_of(launch, "sm_80", folder) == first
-    for path in (folder / "resources").rglob("*.json"):
-        path.write_text("{}")
-    with pytest.raises(pytest.fail.Exception, match="read again"):
-        read.resources_of(launch, "sm_80", folder)
+    (path,) = (p for p in (folder / "resources").rglob("*.json") if first["code"] in p.read_text())
+    kept = path.read_text()
+    lied = kept.replace('"spill_store_bytes": 0', '"spill_store_bytes": 8')
+    assert lied != kept
+    for damaged in ("{}", "[]", kept[:90], lied):
+        path.write_text(damaged)
+        with pytest.raises(pytest.fail.Exception, match="read again"):
+            read.resources_of(launch, "sm_80", folder)
 
 
 # Occupancy: worked by hand from the tables

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from contract.engines import nvcc
-from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater, extent
+from contract.engines.capture import (
+    CapturedLaunch,
+    LaunchError,
+    MissingCompiler,
+    NeedsLater,
+    extent,
+)
 from contract.engines.cuda_launch import Kernel
 from contract.engines.nvcc import CompileError
 from contract.engines.ptx_entries import entries
@@ -135,6 +141,43 @@ def test_a_source_is_a_path() -> None:
         DeclarationError, match=r"the path of a \.cu file is needed, not '__global__"
     ):
         Kernel(text, "k")
+
+
+@needs_nvcc
+@pytest.mark.parametrize("damage", ["ptx", "log"])
+def test_what_is_not_what_was_compiled_is_compiled_again(
+    damage: str, folder: Path, tmp_path: Path
+) -> None:
+    first = kernel(folder).compiled("sm_80", "ptx", tmp_path)
+    for path in tmp_path.rglob(f"*.{damage}"):
+        # cut short, and as long as it was
+        for damaged in (path.read_bytes()[:40], path.read_bytes().replace(b"0", b"1")):
+            path.write_bytes(damaged)
+            assert kernel(folder).compiled("sm_80", "ptx", tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("kill -9 $$", "ended by a signal"),
+        (
+            "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\" >&2; exit 9",
+            "died due",
+        ),
+        ("exit 0", "gave no code"),
+        ("touch out.ptx", "gave no code"),
+    ],
+)
+def test_a_compiler_that_crashes_says_nothing_of_the_source(
+    does: str, said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvcc"
+    version = 'if [ "$1" = --version ]; then echo "release 13.0, V13.0.88"; exit; fi'
+    tool.write_text(f"#!/bin/sh\n{version}\n{does}\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(nvcc, "find", lambda: tool)
+    with pytest.raises(MissingCompiler, match=said):
+        kernel(folder).compiled("sm_80", "ptx", tmp_path / "cache")
 
 
 @needs_nvcc

@@ -132,6 +132,67 @@ def test_a_launcher_that_launches_nothing_is_no_evidence() -> None:
     assert report["unfit"]
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["a copy", "operands"])
+def test_what_torch_computes_beside_a_launch_is_no_evidence(own: bool) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        launched(RIGHT, x, w, torch.empty_like(x)) if own else launched("", x, w)
+        return x * scale + w
+
+    report, _, _ = run(call)
+    assert "torch computed that alone" in report["bad"]
+    assert report["unfit"]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda out, x: out.view(-1).view(out.shape),
+        lambda out, x: torch.stack([out, x])[0],
+        lambda out, x: torch.full_like(x, float(out.sum()) * 0),
+    ],
+    ids=["a view", "a copy", "a number"],
+)
+def test_what_torch_makes_of_what_a_launch_wrote_is_evidence(
+    take: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = torch.zeros_like(x)
+        launched(RIGHT, x, w, out)
+        return take(out, x)
+
+    assert run(call)[0]["bad"] == ""
+
+
+def test_a_kernel_that_has_nothing_to_write_is_evidence() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = x * scale + w
+        launched("", out)
+        return out
+
+    assert run(call)[0]["bad"] == ""
+
+
+@pytest.mark.parametrize(
+    ("static", "dynamic", "said"),
+    [
+        (48 * 1024, 115 * 1024, ""),
+        (48 * 1024 + 4, 0, "49,156 bytes of static shared memory; ptxas takes 49,152"),
+        (48 * 1024, 115 * 1024 + 16, "166,928 bytes of shared memory, static and dynamic; sm_80 has 166,912"),
+    ],
+)  # fmt: skip
+def test_a_block_has_the_shared_memory_of_its_target(static: int, dynamic: int, said: str) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(x)
+        text = source(RIGHT, 3, head=f".shared .align 16 .b8 s[{static}];")
+        text = text.replace("mov.u32 %r0", "mov.u32 %r38, s; mov.u32 %r0", 1)
+        launched(RIGHT, x, w, out, ptx=text, shared=dynamic)
+        return out
+
+    report, _, _ = run(call)
+    assert said in report["bad"]
+    assert bool(report["bad"]) == bool(said)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import struct
@@ -18,6 +19,7 @@ import torch
 from contract.compiled import measure
 from contract.engines import triton_launch
 from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater
+from contract.engines.ptx.faults import Unsupported
 from contract.engines.triton_driver import stand_in
 from contract.engines.triton_launch import capturing, configurations
 from contract.errors import DeclarationError
@@ -51,6 +53,13 @@ def doubled(x, out, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(out + at, tl.load(x + at) * 2)
     else:
         tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+
+@triton.jit
+def waits(x, n, BLOCK: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n), mask=at < n)
 
 
 @triton.jit
@@ -193,6 +202,12 @@ def test_fusion_is_stated_or_left_to_the_author(
 def test_code_for_a_later_architecture_is_no_fault(client: ModuleType, folder: Path) -> None:
     with pytest.raises(NeedsLater, match=r"affine compiles for sm_90 and not for sm_80.*num_ctas"):
         captured(folder, lambda: client.run_affine(torch.ones(9), None, 2.0, 3.0, num_ctas=2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_instruction_of_a_later_architecture_is_named(client: ModuleType, folder: Path) -> None:
+    with pytest.raises(NeedsLater, match=r"'griddepcontrol' requires \.target sm_90 or higher$"):
+        captured(folder, lambda: client.waits[(1,)](torch.ones(8), 8, BLOCK=8))
 
 
 @pytest.mark.filterwarnings("error")
@@ -428,3 +443,36 @@ def test_annotations_that_are_no_texts_are_refused() -> None:
     kernel.__annotations__["n"] = int
     with pytest.raises(DeclarationError, match="from __future__ import annotations"):
         jit(kernel)
+
+
+def test_a_compiled_kernel_that_is_launched_by_itself_is_named(
+    client: ModuleType, folder: Path
+) -> None:
+    x = torch.ones(64)
+
+    def call() -> None:
+        compiled = client.total.warmup(x, x, 64, BLOCK=64, grid=(1,))
+        compiled[(1,)](x, x, 64)
+
+    with pytest.raises(Unsupported, match=r"launch the function of triton\.jit"):
+        captured(folder, call)
+
+
+@pytest.mark.parametrize("damage", ["ptx", "json", "seal"])
+def test_what_is_not_what_was_compiled_is_compiled_again(
+    damage: str, client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, kernel = torch.ones(256), client.doubled.fn.fn
+    # what a process compiled it keeps: another one reads the files
+    monkeypatch.setattr(kernel, "device_caches", copy.copy(kernel.device_caches))
+    kept = kernel.device_caches
+    kept.clear()
+    (before,) = captured(tmp_path, lambda: client.run_doubled(x))
+    kept.clear()
+    paths = [p for p in (tmp_path / "cache").rglob(f"doubled*.{damage}") if "__grp__" not in p.name]
+    for path in paths:
+        path.write_text(path.read_text()[:100])
+    (again,) = captured(tmp_path, lambda: client.run_doubled(x))
+    assert paths
+    assert again.ptx == before.ptx
+    assert again.block == before.block

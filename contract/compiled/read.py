@@ -30,7 +30,7 @@ CUDA_RESOURCES = (
 AMD_RESOURCES = (
     "vgprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "private_bytes", "threads",
 )  # fmt: skip
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
     place = cache / "resources" / key[:2] / f"{key}.json"
     try:
         kept = json.loads(place.read_text())
-        if isinstance(kept, dict) and kept.keys() == {*identity, "code", "code_bytes", "resources"}:
-            return kept
-    except (OSError, ValueError):
+        if kept["digest"] == digest(kept["found"]):
+            return dict(kept["found"])
+    except (OSError, ValueError, TypeError, KeyError):
         # absent, or damaged: it is made again
         pass
     if isinstance(limits, Amd):
@@ -68,7 +68,7 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
         counted = _cuda(launch, limits, cache)
     found = {**identity, **counted}
     place.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(place, json.dumps(found, sort_keys=True))
+    atomic_write_text(place, json.dumps({"found": found, "digest": digest(found)}, sort_keys=True))
     return found
 
 

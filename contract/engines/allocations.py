@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,9 +17,12 @@ _ALLOCATES = frozenset(
 
 
 def watching(
-    allocated: Callable[[Any], None], written: Callable[[Any], None] | None = None
+    allocated: Callable[[Any], None],
+    written: Callable[[Any], None] | None = None,
+    given: Callable[[Any], None] | None = None,
 ) -> AbstractContextManager[Any]:
-    """A torch mode in which `allocated` gets every tensor that has no values yet, `written` every one that torch writes."""
+    """A torch mode in which `allocated` gets every tensor that has no values yet, `written` every one that torch writes,
+    `given` every one that an operator is given."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
@@ -34,24 +37,34 @@ def watching(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            given = kwargs or {}
-            result = func(*args, **given)
+            keywords = kwargs or {}
+            if given is not None:
+                for tensor in _tensors((*args, *keywords.values())):
+                    given(tensor)
+            result = func(*args, **keywords)
             if func._overloadpacket.__name__ in _ALLOCATES:
                 allocated(result)
             elif written is not None and func._schema.is_mutable:
-                for tensor in _mutated(func._schema, args, given):
+                for tensor in _mutated(func._schema, args, keywords):
                     written(tensor)
             return result
 
     return Watch()
 
 
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """The tensors among arguments, those in lists too."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
 def _mutated(schema: Any, args: Any, keywords: Any) -> list[Any]:
     """The tensors among the arguments that an operator writes."""
     found: list[Any] = []
     for place, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[place] if place < len(args) else keywords.get(argument.name)
-        found += given if isinstance(given, list | tuple) else [given]
-    return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[place] if place < len(args) else keywords.get(argument.name))
+    return list(_tensors(found))

@@ -18,10 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from contract import case as cases
+from contract import formats
 from contract.allocator import keep_freed_memory
+from contract.compiled import architectures
 from contract.engines import host
 from contract.engines.allocations import watching
 from contract.engines.capture import CapturedLaunch, LaunchError, NothingToSay
+from contract.engines.placement import Placed
 from contract.engines.ptx.decoded import Program
 from contract.engines.ptx.faults import Malformed, PtxFault, Unsupported
 from contract.engines.ptx.machine import launch as execute
@@ -65,7 +69,7 @@ def run(
                     configuration=launch["configuration"],
                 )
             )
-            report, outputs = host.run(payload, arrays)
+            report, outputs = host.run(payload, arrays, put=execution.placed)
     except Exception as error:
         told = _told(error)
         if not told:
@@ -83,7 +87,20 @@ def run(
         # what torch computed alone is no evidence for a kernel
         report["bad"] = "it launched no kernel: what torch computes is judged by engine host"
         report["unfit"] = True
+    elif not report["bad"] and not execution.used and _returns(payload, outputs):
+        report["bad"], report["unfit"] = (
+            "nothing of what it launched is in its result: torch computed that alone",
+            True,
+        )
     return report, outputs
+
+
+def _returns(payload: dict[str, Any], outputs: Mapping[str, Array]) -> bool:
+    """Whether there is a result, and it lies in memory that the callable made: not in an operand that it writes."""
+    kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
+    if any(operand.role == "inout" for operand in kernel.outputs()):
+        return False
+    return any(bits.size for bits in outputs.values())
 
 
 def _told(error: Exception) -> dict[str, Any]:
@@ -119,6 +136,11 @@ class Execution:
         self.failed: Exception | None = None
         # storages that the memory shows: alive, so that no other tensor comes to lie there
         self.held: dict[int, Any] = {}
+        # storages of the operands, and those that a kernel wrote
+        self.operands: set[int] = set()
+        self.wrote: set[int] = set()
+        # whether torch, or the result, has read what a kernel was given to write
+        self.used = False
         # of those that torch allocated without a value: what nothing wrote yet
         self.fresh: dict[int, Any] = {}
 
@@ -136,6 +158,7 @@ class Execution:
         for name, tensor in (*launch.tensors.items(), *launch.scratch.items()):
             self._show(name, tensor)
         program = program_of(self._text(launch), launch.entry)
+        _check_shared(program, launch)
         done = execute(
             program,
             launch.grid,
@@ -147,6 +170,7 @@ class Execution:
             # a mutant that never ends has no progress to report
             progress=None if self.mutant else lambda *_: progress(),
         )
+        self.wrote.update(done.written)
         self.approximate = self.approximate or bool(done.approximate) or done.contended
 
     def _text(self, launch: CapturedLaunch) -> str:
@@ -178,7 +202,25 @@ class Execution:
 
     def watching(self) -> AbstractContextManager[Any]:
         """A torch mode that notes which storages were allocated without values, and which torch wrote since."""
-        return watching(self.allocated, self.written)
+        return watching(self.allocated, self.written, self.read)
+
+    def placed(self, operand: Placed, fmt: formats.Format) -> Placed:
+        """Note an operand; it stays where it is."""
+        self.operands.add(operand.tensor.untyped_storage().data_ptr())
+        return operand
+
+    def read(self, tensor: Any) -> None:
+        """A tensor that torch is given: the result is, too, when its bits are taken."""
+        if (
+            self.used
+            or not self.held
+            or tensor.device.type != "cpu"
+            or tensor.layout != torch.strided
+        ):
+            return
+        address = tensor.untyped_storage().data_ptr()
+        # a kernel may rightly write nothing to what it is given, as where all rows are masked; an operand, it only reads
+        self.used = address in self.wrote or (address in self.held and address not in self.operands)
 
     def allocated(self, tensor: Any) -> None:
         """A tensor whose contents mean nothing yet."""
@@ -190,6 +232,24 @@ class Execution:
         address = tensor.untyped_storage().data_ptr()
         if self.fresh.pop(address, None) is not None and address in self.held:
             self.memory.initialise(address)
+
+
+def _check_shared(program: Program, launch: CapturedLaunch) -> None:
+    """Refuse what ptxas or a driver refuses of a block's shared memory."""
+    limits = architectures.find(launch.target)
+    if not isinstance(limits, architectures.Cuda):
+        return
+    static, both = program.shared_bytes, program.shared_total(launch.shared)
+    if static > limits.shared_default:
+        raise LaunchError(
+            f"{launch.function}: {static:,} bytes of static shared memory; ptxas takes {limits.shared_default:,} at most,"
+            " what is more must be dynamic"
+        )
+    if both > limits.shared_opt_in:
+        raise LaunchError(
+            f"{launch.function}: {both:,} bytes of shared memory, static and dynamic; {launch.target} has"
+            f" {limits.shared_opt_in:,} for a block"
+        )
 
 
 @functools.lru_cache(256)

@@ -7,6 +7,7 @@ that holds it and its declared headers alone, so that a header which is not decl
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -22,7 +23,9 @@ from contract.store import atomic_write_bytes, atomic_write_text, digest
 #: Extra that installs the compiler, and what is in it.
 EXTRA = "kernel-contract[cuda]"
 # Raised when what is stored for a key changes.
-_SCHEMA = 2
+_SCHEMA = 3
+# nvcc error   : 'cicc' died due to signal 9 (Kill signal)
+_DIED = "died due to signal"
 
 
 class CompileError(LaunchError):
@@ -113,14 +116,28 @@ def compiled(
     )
     place = cache / "nvcc" / key[:2] / f"{key}.{form}"
     log = place.with_suffix(".log")
-    try:
-        return place.read_bytes(), log.read_text()
-    except OSError:
-        data, said = _compile(source, architecture, form, options, headers)
+    if kept := _kept(place, log):
+        return kept
+    data, said = _compile(source, architecture, form, options, headers)
     place.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_bytes(place, data)
-    atomic_write_text(log, said)
+    atomic_write_text(log, f"{_seal(data, said)}\n{said}")
     return data, said
+
+
+def _kept(place: Path, log: Path) -> tuple[bytes, str] | None:
+    """What was compiled before; None where it is absent, or is not what was written: it is compiled again."""
+    try:
+        data = place.read_bytes()
+        seal, _, said = log.read_text().partition("\n")
+    except (OSError, ValueError):
+        return None
+    return (data, said) if seal == _seal(data, said) else None
+
+
+def _seal(data: bytes, said: str) -> str:
+    """SHA-256 of code and log: the name of a file says what it was made from, not what is in it."""
+    return hashlib.sha256(data + said.encode()).hexdigest()
 
 
 def source_hash(source: Path, headers: Sequence[Path]) -> str:
@@ -160,9 +177,15 @@ def _compile(
             done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
         except OSError as error:
             raise MissingCompiler(f"{find()} does not run: {error}") from error
-        if done.returncode or not out.is_file():
-            raise CompileError(f"{source}: {_first_error(done.stderr + done.stdout)}")
-        return out.read_bytes(), done.stderr + done.stdout
+        said = done.stderr + done.stdout
+        if done.returncode < 0 or _DIED in said:
+            # for want of memory, or by its own fault: that says nothing of the source
+            raise MissingCompiler(f"{source}: nvcc was ended by a signal: {_first_error(said)}")
+        if done.returncode == 0 and not (out.is_file() and out.stat().st_size):
+            raise MissingCompiler(f"{source}: {find()} ended well and gave no code")
+        if done.returncode:
+            raise CompileError(f"{source}: {_first_error(said)}")
+        return out.read_bytes(), said
 
 
 def _first_error(text: str) -> str:

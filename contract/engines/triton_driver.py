@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from contract.engines.capture import LaunchError
+from contract.engines.ptx.faults import Unsupported
 
 
 @cache
@@ -65,6 +66,13 @@ def stand_in(architecture: str) -> Any:
 
         def get_benchmarker(self) -> Callable[..., list[float]]:
             raise LaunchError("nothing can be timed without a device")
+
+        @property
+        def launcher_cls(self) -> Any:
+            # asked for by a CompiledKernel that is launched by itself
+            raise Unsupported(
+                "a compiled kernel is launched by itself, which is not captured: launch the function of triton.jit"
+            )
 
         def is_active(self) -> bool:
             return True

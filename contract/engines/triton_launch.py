@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from contract.engines.capture import (
 from contract.engines.ptx_entries import entries
 from contract.engines.tools import tool_version
 from contract.engines.triton_arguments import flatten, scratch_for
+from contract.engines.triton_cache import sealed
 from contract.engines.triton_driver import stand_in
 
 # What decides about the code behind a context's back.
@@ -43,6 +45,8 @@ _REFUSED = {
     "TRITON_FORCE_DISABLE_FP_FUSION": "whether multiply and add are fused is stated for each compile",
     "TRITON_MOCK_PTX_VERSION": "it hides the version of ptxas",
 }
+# ptxas: Instruction 'griddepcontrol' requires .target sm_90 or higher
+_NEWER = re.compile(r"(\w+ '[^']+' requires \.target sm_\w+(?: or higher)?)")
 #: Compute capabilities that a kernel may have been written for.
 LATER = (90, 100)
 _OFF = ("", "0", "false", "off", "no", "n")
@@ -70,7 +74,7 @@ class TritonSource:
         from triton.runtime.driver import driver
 
         state = dict(vars(driver))
-        with _variable("TRITON_CACHE_DIR", str(cache / "triton")):
+        with _variable("TRITON_CACHE_DIR", str(cache / "triton")), sealed():
             try:
                 driver.set_active(stand_in(architecture))
                 # a warm-up reads no grid
@@ -114,6 +118,7 @@ def capturing(
         if importlib.util.find_spec("triton") is not None:
             own = "" if cache else os.environ.get("TRITON_CACHE_DIR", "")
             stack.enter_context(_variable("TRITON_CACHE_DIR", own or str(folder / "triton")))
+            stack.enter_context(sealed())
             stack.enter_context(_patched(capture))
         yield capture
 
@@ -223,6 +228,8 @@ def _compiles(source: TritonSource, architecture: str, cache: Path) -> bool:
 
 def _said(error: Exception) -> str:
     """What a compiler's error says, in a line: Triton's begin with the source, ptxas' end with how to repeat it."""
+    if newer := _NEWER.findall(str(error)):
+        return "; ".join(dict.fromkeys(newer))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     wrong = [line for line in lines if "error" in line.lower()] or lines[-1:] or [""]
     return f"{type(error).__name__}: {wrong[0][:200]}"

@@ -52,6 +52,7 @@ class Launched:
         batches: how many batches they took.
         contended: whether lanes stored different values to one place of shared memory at once: the last one's stays, the
             first one's where skew is -1.
+        written: addresses of the regions of global memory that were stored to.
         racing_reads: reads of lanes whose value a race leaves open, and that nothing depends on.
     """
 
@@ -60,6 +61,7 @@ class Launched:
     atomics: tuple[str, ...] = ()
     lanes: int = 0
     batches: int = 0
+    written: tuple[int, ...] = ()
     racing_reads: int = 0
     contended: bool = False
 
@@ -138,6 +140,7 @@ class _Runs:
                 if not self.racing.found:
                     if fault is not None:
                         raise fault
+                    report.written = tuple(r.address for r in self.window.regions if r.kept)
                     report.racing_reads = self.racing.reads
                     report.contended = self.racing.contended
                     return report
