@@ -7,6 +7,7 @@ least one ran.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -231,6 +232,26 @@ def engine_lines(report: Report) -> list[str]:
     ]
 
 
+def code_lines(report: Report) -> list[str]:
+    """Whose machine code is another one than recorded, and on how many architectures no other's is."""
+    lines: list[str] = []
+    architectures: set[str] = set()
+    same = 0
+    for check in report.checks:
+        if check.outcome == "pass" and check.recorded:
+            _, *moved = check.detail.splitlines()
+            lines += [f"machine code of {check.id} {line}" for line in moved]
+            same += not moved
+            architectures.update(*(json.loads(entry)["architectures"] for entry in check.recorded))
+    if same:
+        which = "no other kernel's" if lines else "no kernel's"
+        lines.append(
+            f"machine code: {which} code changed on {_counted(len(architectures), 'architecture')}"
+            f" ({_counted(same, 'implementation')} as recorded)"
+        )
+    return lines
+
+
 def power_lines(report: Report) -> list[str]:
     """The share of outputs that leave their range without each rounding point, weakest first."""
     lines = []
@@ -248,6 +269,7 @@ def closing_lines(report: Report, verbosity: int = 0) -> Iterable[str]:
     if verbosity >= 0:
         yield from reasons(report, "not_run", verbosity > 0)
         yield from engine_lines(report)
+        yield from code_lines(report)
     if verbosity > 0:
         yield from reasons(report, "not_applicable", False)
         yield from power_lines(report)

@@ -12,6 +12,7 @@ import pytest
 from contract import junit
 from contract.report import (
     closing_lines,
+    code_lines,
     counts,
     counts_line,
     exit_code,
@@ -195,6 +196,21 @@ def test_verbose_adds_power_weakest_first_and_quiet_keeps_what_is_bad() -> None:
     assert "note: N" not in quiet
     assert "PROBLEM: P" in quiet
     assert "FAIL a/once/torch/exact" in quiet
+
+
+def test_moved_machine_code_is_named_and_all_other_code_in_one_line() -> None:
+    entry = json.dumps({"architectures": {"sm_80": {}, "gfx942": {}}})
+    same = result("a/once/triton/limits", detail="k: at most 8 registers", recorded=(entry,))
+    moved = replace(same, id="b/once/triton/limits", detail="k: ...\nmoved: k on sm_80: code")
+    red = replace(moved, outcome="fail")
+    assert code_lines(replace_report(checks=[same, replace(same, id="c"), red])) == [
+        "machine code: no kernel's code changed on 2 architectures (2 implementations as recorded)"
+    ]
+    assert code_lines(replace_report(checks=[same, moved])) == [
+        "machine code of b/once/triton/limits moved: k on sm_80: code",
+        "machine code: no other kernel's code changed on 2 architectures (1 implementation as recorded)",
+    ]
+    assert code_lines(good_report()) == []
 
 
 def test_json_has_the_schema_of_the_design() -> None:
