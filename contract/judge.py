@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from contract import autocontrols, captured, inputs
+from contract.bits import Digests, case_digest
 from contract.case import Case, Kernel
 from contract.declare import Launch
 from contract.engines import ENGINES, HOST
@@ -70,6 +71,7 @@ class Tally:
     power: dict[str, float] = field(default_factory=dict)
     empty: bool = False
     captured: int = 0
+    digests: Digests = field(default_factory=Digests)
 
     def stop(self, outcome: str, detail: str) -> Tally:
         self.outcome, self.detail = outcome, detail
@@ -92,6 +94,7 @@ class Bench:
         self.options = option_sets(kernel)
         self._sets: dict[str, list[Case]] = {}
         self._ranges: dict[tuple[str, int, int, str], dict[str, OutputRange]] = {}
+        self._digests: dict[tuple[str, int], str] = {}
         self.exact_candidates = 0
 
     @cached_property
@@ -128,6 +131,13 @@ class Bench:
                     for option, one in enumerate(ranges):
                         self._ranges[self._key(name, index, option, None)] = one
         return self._sets[name]
+
+    def digest(self, name: str, index: int) -> str:
+        """The digest of one case's inputs."""
+        key = name, index
+        if key not in self._digests:
+            self._digests[key] = case_digest(self.kernel, self.cases(name)[index])
+        return self._digests[key]
 
     def small_cases(self) -> list[Case]:
         """Up to three cases of declared shapes that are cheap to call often, those with several rows first; the
@@ -324,6 +334,8 @@ def compare(
     alive: set[int],
 ) -> bool:
     """Judge one launch; alternatives that fail are struck from `alive`. Returns whether one is left."""
+    if subject.repeatable and not subject.control:
+        tally.digests.add(bench.kernel, bench.digest(name, index), launch.name, outputs)
     best: tuple[int, int] | None = None
     stay: set[int] = set()
     read: dict[int, dict[str, OutputRange]] = {}

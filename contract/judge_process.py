@@ -373,6 +373,7 @@ def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:
         notes=tuple(tally.notes),
         recorded=tuple(json.dumps(entry, sort_keys=True) for entry in tally.recorded),
         captured=tally.captured,
+        bits=tally.digests.as_json(),
     )
 
 

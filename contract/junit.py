@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from contract.report import counts, reproduce, words
+from contract.report import counts, reproduce, run_problems, words
 from contract.results import CheckResult, Report
 
 # What XML 1.0 cannot hold, not even escaped (section 2.2, production Char).
@@ -19,10 +19,7 @@ def to_xml(report: Report) -> str:
     Problems that belong to no check are failed cases of their own: a red run never reads as green.
     """
     passed, failed, skipped = counts(report)
-    troubles = [("problem", text) for text in report.problems]
-    troubles += [("limit problem", text) for text in report.limit_problems]
-    if report.interrupted:
-        troubles.append(("interrupted", f"interrupted after {len(report.checks)} checks"))
+    troubles = run_problems(report)
     attributes = {
         "name": "contract",
         "tests": str(passed + failed + skipped + len(troubles)),

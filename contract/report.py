@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from contract.compiledbook import name_of
 from contract.results import CheckResult, Report
 
 #: Outcomes of a control that make it count as crashed; a plant that shall crash is red_as_planted.
@@ -135,7 +136,7 @@ def reproduce(check: CheckResult) -> str:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The JSON report, schema 1. Same inputs and seed: the same but for `seconds` and receipts."""
+    """The JSON report, schema 1 (docs/reports.md). Same inputs and seed: the same but for `seconds` and receipts."""
     environment = {"effort": report.effort, "seed": report.seed, **report.environment}
     checks = [
         {
@@ -152,15 +153,57 @@ def to_json(report: Report) -> dict[str, Any]:
             "widest_ulp": check.widest_ulp,
             **({"captured": check.captured} if check.captured else {}),
             **({"compiled": list(check.compiled)} if check.compiled else {}),
+            **_evidence(check),
             "detail": check.detail,
             "reproduce": "" if check.good and not check.reproduce else reproduce(check),
             "from_receipt": check.from_receipt,
+            "seconds": round(check.seconds, 3),
         }
         for check in report.checks
     ]
-    whole = {"schema": 1, "summary": summary(report), "environment": environment, "checks": checks}
+    troubles = run_problems(report)
+    whole = {
+        "schema": 1,
+        "summary": summary(report),
+        "environment": environment,
+        "checks": checks,
+        **({"problems": [{"kind": k, "text": t} for k, t in troubles]} if troubles else {}),
+    }
     finite: dict[str, Any] = _finite(whole)
     return finite
+
+
+def run_problems(report: Report) -> list[tuple[str, str]]:
+    """What makes the run as a whole red, beside its checks: (kind, text)."""
+    found = [("problem", text) for text in report.problems]
+    found += [("limit problem", text) for text in report.limit_problems]
+    if report.interrupted:
+        found.append(("interrupted", f"interrupted after {len(report.checks)} checks"))
+    return found
+
+
+def _evidence(check: CheckResult) -> dict[str, Any]:
+    """What only some checks have: power, digests, resources; all that `contract compare` reads beside the verdict."""
+    found: dict[str, Any] = {}
+    if check.required:
+        found["required"] = True
+    if check.power:
+        found["power"] = dict(check.power)
+    if check.bits:
+        found["bits"] = dict(check.bits)
+    if check.measured:
+        found["resources"] = dict(check.measured)
+    if check.recorded:
+        found["functions"] = [
+            {
+                "function": name_of(entry),
+                "architectures": {
+                    name: code["resources"] for name, code in entry["architectures"].items()
+                },
+            }
+            for entry in map(json.loads, check.recorded)
+        ]
+    return found
 
 
 def _finite(value: Any) -> Any:
@@ -174,8 +217,6 @@ def _finite(value: Any) -> Any:
 
 def json_text(report: Report) -> str:
     """The JSON report as text: sorted keys, indent 1, final newline."""
-    import json
-
     return json.dumps(to_json(report), sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 

@@ -41,6 +41,9 @@ class CheckResult:
         recorded: entries for the record of compiled kernels, as JSON (contract.compiledbook).
         captured: rows among what was compared that a model gave to the kernel.
         power: rounding point or option -> share of outputs that leave their range (reference checks).
+        measured: resource -> count, of a host implementation at the gate limits.
+        bits: digests of the 'inputs' and 'outputs' of all calls that were compared (contract.bits); empty where the bits may
+            move from run to run.
     """
 
     id: str
@@ -66,6 +69,7 @@ class CheckResult:
     captured: int = 0
     compiled: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    bits: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -369,6 +369,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("from_receipt", "required"), (bool,)),
     "power": (dict, float, int),
     "measured": (dict, int, float),
+    "bits": (dict, str),
 }  # fmt: skip
 
 

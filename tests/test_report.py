@@ -253,6 +253,7 @@ def test_json_has_the_schema_of_the_design() -> None:
         "detail": RED.detail,
         "reproduce": "contract run a/once/torch/exact",
         "from_receipt": False,
+        "seconds": 0.0,
     }
 
 
@@ -262,12 +263,47 @@ def test_json_says_captured_where_rows_were() -> None:
     assert [check.get("captured") for check in to_json(report)["checks"]][-2:] == [None, 3]
 
 
+def test_json_says_what_only_some_checks_have() -> None:
+    report = good_report()
+    entry = {
+        "function": "f",
+        "configuration": [0, 1],
+        "place": 0,
+        "architectures": {"sm_80": {"resources": {"registers": 32}, "code": "0a"}},
+    }
+    report.checks[1] = replace(
+        report.checks[1],
+        bits={"inputs": "01", "outputs": "02"},
+        measured={"workspace_bytes": 4},
+        recorded=(json.dumps(entry),),
+        required=True,
+    )
+    reference, check, *others = to_json(report)["checks"]
+    assert reference["power"] == {"out": 1.0, "mid": 0.25}
+    assert check["bits"] == {"inputs": "01", "outputs": "02"}
+    assert check["resources"] == {"workspace_bytes": 4}
+    assert check["functions"] == [{"function": "f", "architectures": {"sm_80": {"registers": 32}}}]
+    assert check["required"]
+    for other in others:
+        assert not {"bits", "resources", "functions", "required", "power"} & set(other)
+
+
+def test_json_has_what_is_wrong_with_the_run_as_a_whole() -> None:
+    report = replace_report(problems=["P"], limit_problems=["L"], interrupted=True)
+    assert to_json(report)["problems"] == [
+        {"kind": "problem", "text": "P"},
+        {"kind": "limit problem", "text": "L"},
+        {"kind": "interrupted", "text": "interrupted after 7 checks"},
+    ]
+    assert "problems" not in to_json(good_report())
+
+
 def test_json_text_is_sorted_finite_and_the_same_but_for_times() -> None:
     report = good_report()
     report.checks.append(replace(RED, widest_ulp=float("inf"), seconds=1.0))
     text = json_text(report)
     report.checks[-1] = replace(report.checks[-1], seconds=2.0)
-    assert json_text(report) == text
+    assert json_text(report) == text.replace('"seconds": 1.0', '"seconds": 2.0') != text
     assert text.endswith("}\n")
     assert '\n "checks": [\n' in text
     assert json.loads(text, parse_constant=pytest.fail)["checks"][-1]["widest_ulp"] is None
