@@ -62,7 +62,10 @@ class Digests:
         """Empty where there was no call."""
         if not self.calls:
             return {}
-        return {"inputs": self._inputs.hexdigest()[:DIGITS], "outputs": self._outputs.hexdigest()[:DIGITS]}
+        return {
+            "inputs": self._inputs.hexdigest()[:DIGITS],
+            "outputs": self._outputs.hexdigest()[:DIGITS],
+        }
 
 
 def _bytes(bits: Array) -> memoryview:

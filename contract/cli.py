@@ -1,4 +1,4 @@
-"""The command line: `contract run`, `list`, `show`, `init`, `mutate`, `doctor` and `pipeline`.
+"""The command line: `contract run`, `list`, `show`, `init`, `mutate`, `compare`, `doctor` and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -33,7 +33,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "mutate": _mutate, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "mutate": _mutate, "compare": _compare, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -293,6 +293,16 @@ def _mutate(arguments: argparse.Namespace) -> int:
         said = mutation.as_json(found, options.seed)
         atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
     return mutation.exit_code(found)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from contract import comparison
+    from contract.report_file import read_report
+
+    old, new = read_report(arguments.old), read_report(arguments.new)
+    found = comparison.compare(old, new)
+    print("\n".join(comparison.lines(found)))
+    return comparison.exit_code(found)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -98,6 +98,12 @@ def make_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
     )
+    compare = commands.add_parser(
+        "compare", help="say what became of each check between two JSON reports", allow_abbrev=False
+    )
+    compare.add_argument("old", metavar="OLD.json", type=Path, help="a report of `run --json`")
+    compare.add_argument("new", metavar="NEW.json", type=Path, help="a later one")
+    compare.set_defaults(command="compare")
     doctor = commands.add_parser(
         "doctor",
         help="print which engines, compilers and libraries this machine has, and why not the others",
