@@ -69,7 +69,7 @@ class Digests:
 
 
 def _bytes(bits: Array) -> memoryview:
-    return memoryview(np.ascontiguousarray(bits).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data
 
 
 def _one_nan(fmt: formats.Format) -> int:

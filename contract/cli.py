@@ -219,15 +219,22 @@ def _on_gpu(names: Sequence[str]) -> list[str]:
 
 
 def _publish(report: Report, arguments: argparse.Namespace) -> int:
-    from contract import junit
+    from contract import github, junit
     from contract import report as reporting
-    from contract.render import make_console, show
+    from contract.render import make_console, plain_lines, show
 
     if arguments.json:
         reporting.write_json(report, arguments.json)
     if arguments.junit_xml:
         junit.write_junit(report, arguments.junit_xml)
-    show(report, make_console(arguments.color), arguments.verbose - arguments.quiet)
+    verbosity = arguments.verbose - arguments.quiet
+    if arguments.format == "github":
+        table = plain_lines(report) if verbosity >= 0 else iter(())
+        print("\n".join(github.lines(report, table, verbosity)))
+        if trouble := github.write_summary(report):
+            print(f"contract: {trouble}", file=sys.stderr)
+    else:
+        show(report, make_console(arguments.color), verbosity)
     return reporting.exit_code(report)
 
 

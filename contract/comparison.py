@@ -54,7 +54,7 @@ def compare(old: StoredReport, new: StoredReport) -> Comparison:
             _one_sided(found, old.checks.get(name), new.checks.get(name))
             continue
         before, now = old.checks[name], new.checks[name]
-        found.both += before.ran and now.ran
+        found.both += int(before.ran and now.ran)
         if _outcomes(found, before, now):
             _bits(found, before, now)
             _counts(found, before, now)
@@ -202,7 +202,7 @@ def _speed(old: StoredReport, new: StoredReport) -> Iterator[str]:
     ]
     if not pairs:
         return
-    before, now = (sum(pair[i] for pair in pairs) for i in (0, 1))
+    before, now = sum(a for a, _, _ in pairs), sum(b for _, b, _ in pairs)
     yield f"judging {_counted(len(pairs), 'check')} took {before:.1f} s, then {now:.1f} s"
     slower = [(b - a, a, b, n) for a, b, n in pairs if b > SLOWER * a and b - a > SLOWER_SECONDS]
     for _, a, b, name in sorted(slower, reverse=True)[:LISTED]:

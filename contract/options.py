@@ -168,7 +168,8 @@ def _add_judging(add: Callable[..., Any]) -> None:
 def _add_output(add: Callable[..., Any]) -> None:
     add("--json", metavar="FILE", type=Path, help="write the report as JSON")
     add("--junit-xml", metavar="FILE", type=Path, help="write the report as JUnit XML")
-    add("--format", choices=("text",), default="text", help="of the report on the terminal")
+    add("--format", choices=("text", "github"), default="text",
+        help="of what is printed; github: annotations, and a summary of the step")
     add("--color", choices=("auto", "always", "never"), default="auto",
         help="auto obeys NO_COLOR and FORCE_COLOR")
     add("-v", "--verbose", action="count", default=0, help="also power, every id that was not run")

@@ -130,6 +130,20 @@ def exit_code(report: Report) -> int:
     return 0 if any(check.outcome in ("pass", *PLANTED) for check in report.checks) else 5
 
 
+#: Outcomes that are not good, the worst first: what computes wrong bits, what ends, what shows nothing.
+WORST = ("fail", "crash", "out_of_memory", "timeout", "missed", "red_elsewhere", "not_run")
+
+
+def worst_first(report: Report) -> list[CheckResult]:
+    """The checks that are not good: by outcome, references before implementations before controls, then as they ran."""
+
+    def rank(check: CheckResult) -> tuple[int, bool, bool]:
+        control = check.control is not None
+        return WORST.index(check.outcome), control, check.implementation is not None
+
+    return sorted((check for check in report.checks if not check.good), key=rank)
+
+
 def reproduce(check: CheckResult) -> str:
     """The command that replays the check."""
     return check.reproduce or f"contract run {check.id}"

@@ -17,6 +17,7 @@ from contract.suites import load
 
 Run = Callable[..., tuple[int, str, str]]
 SHAPE = {"rows": 2, "d": 2}
+ONES, ZEROS = np.ones((2, 2)), np.zeros((2, 2))
 
 
 @pytest.fixture
@@ -25,16 +26,15 @@ def kernel(project: Path) -> Kernel:
     return find("scaled", "two_step")
 
 
-def digest(kernel: Kernel, scale: float = 1.25, **values: Any) -> str:
-    operands = {"x": np.ones((2, 2)), "y": np.zeros((2, 2)), **values}
+def digest(kernel: Kernel, scale: float = 1.25, x: Any = ONES, y: Any = ZEROS) -> str:
+    operands = {"x": x, "y": y}
     return case_digest(kernel, make_case(kernel, SHAPE, operands, {"scale": scale}))
 
 
 def test_inputs_differ_by_value_place_scalar_and_sign_of_zero(kernel: Kernel) -> None:
     one = digest(kernel)
     assert digest(kernel) == one
-    swapped = {"x": np.zeros((2, 2)), "y": np.ones((2, 2))}
-    other = [digest(kernel, 0.75), digest(kernel, **swapped), digest(kernel, y=-np.zeros((2, 2)))]
+    other = [digest(kernel, 0.75), digest(kernel, x=ZEROS, y=ONES), digest(kernel, y=-ZEROS)]
     assert len({one, *other}) == 4
 
 

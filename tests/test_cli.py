@@ -273,7 +273,6 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
     [
         ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
         ["lint"], ["verify"], ["run", "--html", "x.html"],
-        ["run", "--format", "github"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
     ],
 )  # fmt: skip
