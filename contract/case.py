@@ -342,3 +342,16 @@ def take_rows(kernel: Kernel, case: Case, rows: Any, label: str = "") -> Case:
     return Case(
         {**case.shape, kernel.contract.row_dims[0]: count}, bits, case.scalars, label or case.label
     )
+
+
+def take_columns(kernel: Kernel, case: Case, count: int) -> Case:
+    """The case with the first `count` indices of the contract's column dim."""
+    dim = kernel.contract.column_dim
+    if dim is None:
+        raise DeclarationError(f"{kernel.id}: the contract names no column dim")
+    keep = slice(0, min(count, int(case.shape[dim])))
+    bits = {
+        o.name: case.operands[o.name][tuple(keep if d == dim else slice(None) for d in o.dims)]
+        for o in kernel.inputs()
+    }
+    return Case({**case.shape, dim: keep.stop}, bits, case.scalars, case.label)

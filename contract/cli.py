@@ -97,8 +97,8 @@ def _trace() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    for option, path in (("--json", arguments.json), ("--junit-xml", arguments.junit_xml)):
-        check_target(option, path)
+    for option in ("json", "junit_xml", "html"):
+        check_target(f"--{option.replace('_', '-')}", getattr(arguments, option))
     config = read_config()
 
     from contract import select
@@ -203,6 +203,7 @@ def run_options(arguments: argparse.Namespace, config: Config, loaded: Loaded) -
         store_root=config.store_root,
         suites=loaded.payload(),
         files=tuple(loaded.chosen),
+        sketches=arguments.html is not None,
     )
 
 
@@ -227,6 +228,10 @@ def _publish(report: Report, arguments: argparse.Namespace) -> int:
         reporting.write_json(report, arguments.json)
     if arguments.junit_xml:
         junit.write_junit(report, arguments.junit_xml)
+    if arguments.html:
+        from contract import declared, html_report
+
+        html_report.write_html(report, declared.facts(report.checks), arguments.html)
     verbosity = arguments.verbose - arguments.quiet
     if arguments.format == "github":
         table = plain_lines(report) if verbosity >= 0 else iter(())

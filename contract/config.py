@@ -81,6 +81,7 @@ class RunOptions:
         required: names of implementations or engines whose not_run is a failure.
         store_root: folder of the store.
         suites: what `contract.suites.reload` needs to load the same suites in a worker.
+        sketches: whether outputs are sampled for the plots of a report.
         files: suites named on the command line, which a replay must name again.
     """
 
@@ -98,6 +99,7 @@ class RunOptions:
     store_root: Path = field(default_factory=lambda: Path(".contract"))
     suites: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    sketches: bool = False
 
 
 def read_config(folder: Path | None = None) -> Config:

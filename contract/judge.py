@@ -21,6 +21,7 @@ from contract.declare import Launch
 from contract.engines import ENGINES, HOST
 from contract.interval import Array
 from contract.ranges import OutputRange, case_range, option_sets
+from contract.sketch import Sketch
 from contract.stages import joint_refused, not_shown, observing, structure
 from contract.worker import Worker
 
@@ -72,6 +73,7 @@ class Tally:
     empty: bool = False
     captured: int = 0
     digests: Digests = field(default_factory=Digests)
+    sketch: Sketch | None = None
 
     def stop(self, outcome: str, detail: str) -> Tally:
         self.outcome, self.detail = outcome, detail
@@ -96,6 +98,8 @@ class Bench:
         self._ranges: dict[tuple[str, int, int, str], dict[str, OutputRange]] = {}
         self._digests: dict[tuple[str, int], str] = {}
         self.exact_candidates = 0
+        # whether the check that is judged wants its outputs drawn
+        self.sketches = False
 
     @cached_property
     def structure(self) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -353,6 +357,16 @@ def compare(
     hidden = not_shown(bench.structure[0], outputs)
     if hidden and (note := f"not shown: {', '.join(hidden)}") not in tally.notes:
         tally.notes.append(note)
+    if bench.sketches and (launch.name == PLAIN.name or not stay):
+        tally.sketch = tally.sketch or Sketch()
+        tally.sketch.add(
+            bench.kernel,
+            bench.cases(name)[index],
+            ranges,
+            outputs,
+            bench.options[best[1]],
+            failed=not stay,
+        )
     for out in ranges.values():
         tally.compared += out.size
         tally.one_value += out.singles

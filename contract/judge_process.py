@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import gates, recordbook, registry, suites, worker_server
+from contract import gates, recordbook, registry, sketch, suites, worker_server
 from contract.allocator import keep_freed_memory
 from contract.autocontrols import ANY_GATE
 from contract.availability import missing_reason, modules
@@ -80,6 +80,7 @@ class Judge:
         self.misfits.clear()
         for check in job["checks"]:
             start = time.monotonic()
+            bench.sketches = bool(self.options.get("sketches")) and check["gate"] in sketch.GATES
             result, row = self._one(kernel, bench, check)
             result = replace(
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
@@ -374,6 +375,7 @@ def _with_tally(base: CheckResult, tally: Tally) -> CheckResult:
         recorded=tuple(json.dumps(entry, sort_keys=True) for entry in tally.recorded),
         captured=tally.captured,
         bits=tally.digests.as_json(),
+        sketch=tally.sketch.text() if tally.sketch else "",
     )
 
 

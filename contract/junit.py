@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from contract.markup import printable
 from contract.report import counts, reproduce, run_problems, words
 from contract.results import CheckResult, Report
-
-# What XML 1.0 cannot hold, not even escaped (section 2.2, production Char).
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_xml(report: Report) -> str:
@@ -49,8 +46,8 @@ def _add_check(suite: ElementTree.Element, check: CheckResult) -> None:
         suite,
         "testcase",
         {
-            "classname": _clean(classname),
-            "name": _clean(check.id.removeprefix(classname + "/")),
+            "classname": printable(classname),
+            "name": printable(check.id.removeprefix(classname + "/")),
             "time": f"{check.seconds:.3f}",
         },
     )
@@ -64,12 +61,8 @@ def _add_check(suite: ElementTree.Element, check: CheckResult) -> None:
 
 
 def _add_outcome(case: ElementTree.Element, tag: str, kind: str, message: str, text: str) -> None:
-    element = ElementTree.SubElement(case, tag, {"type": kind, "message": _clean(message)})
-    element.text = _clean(text)
-
-
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("", text)
+    element = ElementTree.SubElement(case, tag, {"type": kind, "message": printable(message)})
+    element.text = printable(text)
 
 
 def write_junit(report: Report, path: Path) -> None:

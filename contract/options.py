@@ -168,6 +168,7 @@ def _add_judging(add: Callable[..., Any]) -> None:
 def _add_output(add: Callable[..., Any]) -> None:
     add("--json", metavar="FILE", type=Path, help="write the report as JSON")
     add("--junit-xml", metavar="FILE", type=Path, help="write the report as JUnit XML")
+    add("--html", metavar="FILE", type=Path, help="write the report as one HTML file, with plots")
     add("--format", choices=("text", "github"), default="text",
         help="of what is printed; github: annotations, and a summary of the step")
     add("--color", choices=("auto", "always", "never"), default="auto",

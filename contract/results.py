@@ -44,6 +44,7 @@ class CheckResult:
         measured: resource -> count, of a host implementation at the gate limits.
         bits: digests of the 'inputs' and 'outputs' of all calls that were compared (contract.bits); empty where the bits may
             move from run to run.
+        sketch: a few hundred outputs for the plots of a report (contract.sketch), as JSON; '' where nobody asked.
     """
 
     id: str
@@ -70,6 +71,7 @@ class CheckResult:
     compiled: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     bits: Mapping[str, str] = field(default_factory=dict)
+    sketch: str = ""
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

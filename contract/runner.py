@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract import receipts, recordbook, verify, worker_server
+from contract import receipts, recordbook, sketch, verify, worker_server
 from contract.availability import missing_reason, modules
 from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
@@ -232,6 +232,9 @@ class _Run:
         if result is None or not _is_result_of(result, check):
             self.store.distrust(key)
             return None
+        if self.options.sketches and check.gate in sketch.GATES and not result.sketch:
+            # judged before anybody asked for a plot
+            return None
         return result
 
     def _finish(self, raw: dict[str, Any], row: dict[str, Any] | None) -> None:
@@ -361,7 +364,7 @@ def result_of(raw: Mapping[str, Any]) -> CheckResult:
 
 #: Field of a stored result -> its types; of a mapping first dict, then its values' types.
 FIELDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("id", "kernel", "profile", "outcome", "engine", "detail", "reproduce", "planted"), (str,)),
+    **dict.fromkeys(("id", "kernel", "profile", "outcome", "engine", "detail", "reproduce", "planted", "sketch"), (str,)),
     **dict.fromkeys(("implementation", "gate", "control"), (str, type(None))),
     "outputs_compared": (int,),
     **dict.fromkeys(("one_value_share", "widest_ulp"), (float, int, type(None))),
@@ -438,6 +441,7 @@ class _JudgeProcess:
             "suites": dict(self.options.suites),
             "update_records": self.options.update_records,
             "store_root": str(self.options.store_root),
+            "sketches": self.options.sketches,
             "parent": os.getpid(),
         }
         assert process.stdin is not None

@@ -15,7 +15,7 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 # Package -> its folder at the root, for those that do not lie in contract/.
 FOLDERS = {name: folder for name, folder in SETUPTOOLS["package-dir"].items() if name != "contract"}
 NOT_PACKAGED = {"build", "dist", "docs", "examples", "shared", "tests"}
-DATA = {".cu", ".cuh", ".html", ".json", ".toml"}
+DATA = {".css", ".cu", ".cuh", ".html", ".json", ".toml"}
 
 
 def source_folders() -> list[Path]:

@@ -29,7 +29,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.returncode == 0
     for word in ("run", "list", "show", "init", "5 nothing ran"):
         assert word in done.stdout
-    assert python("-m", "contract", "run", "--html", "x").returncode == 4
+    assert python("-m", "contract", "run", "--explain", "x").returncode == 4
 
 
 def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:

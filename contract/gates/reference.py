@@ -15,7 +15,7 @@ import mpmath
 import numpy as np
 
 from contract import autocontrols, formats
-from contract.case import Case, Kernel, take_rows
+from contract.case import Case, Kernel, take_columns, take_rows
 from contract.exactround import round_mpf
 from contract.inputs import size_of
 from contract.interval import Array
@@ -206,7 +206,7 @@ def _audited(
         count = min(rows, max(1, min(outputs, 256) // each, side))
         piece = case if kernel.shares or count == rows else take_rows(kernel, case, slice(0, count))
         if side and not kernel.shares:
-            piece = _columns(kernel, piece, side)
+            piece = take_columns(kernel, piece, side)
         piece = _fewer_columns(kernel, piece, most)
         elements = sum(x.size for x in piece.operands.values())
         pieces.append((elements, name, piece))
@@ -221,7 +221,7 @@ def _fewer_columns(kernel: Kernel, case: Case, most: int | None) -> Case:
     size = sum(x.size for x in case.operands.values())
     if most is None or dim is None or kernel.shares or size <= most:
         return case
-    return _columns(kernel, case, max(1, int(case.shape[dim]) * most // size))
+    return take_columns(kernel, case, max(1, int(case.shape[dim]) * most // size))
 
 
 def _has_weight(kernel: Kernel) -> bool:
@@ -233,18 +233,6 @@ def _has_weight(kernel: Kernel) -> bool:
         and not set(o.dims) & set(contract.row_dims)
         for o in kernel.inputs()
     )
-
-
-def _columns(kernel: Kernel, case: Case, count: int) -> Case:
-    """The first columns of a case."""
-    dim = kernel.contract.column_dim
-    assert dim is not None
-    keep = slice(0, min(count, int(case.shape[dim])))
-    operands = {
-        o.name: case.operands[o.name][tuple(keep if d == dim else slice(None) for d in o.dims)]
-        for o in kernel.inputs()
-    }
-    return Case({**case.shape, dim: keep.stop}, operands, case.scalars, case.label)
 
 
 def _size(kernel: Kernel, case: Case) -> int:
