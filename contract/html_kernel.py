@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from contract import plots, recordbook, sketch
+from contract.compiled.architectures import ARCHITECTURES
 from contract.compiledbook import name_of
 from contract.declared import KernelFacts
 from contract.engines import HOST
@@ -246,14 +247,20 @@ def _resources(checks: Sequence[CheckResult]) -> Iterator[Markup]:
         yield table(("implementation", *(f"#{_head(name)}" for name in names)), rows)
     groups: dict[tuple[str, ...], list[tuple[str, str, Mapping[str, int]]]] = defaultdict(list)
     for check, entry in compiled:
-        for architecture, code in entry["architectures"].items():
-            counts = code["resources"]
+        for architecture in sorted(entry["architectures"], key=_generation):
+            counts = entry["architectures"][architecture]["resources"]
             who = f"{check.implementation}: {name_of(entry)}"
             groups[tuple(counts)].append((who, architecture, counts))
     # NVIDIA and AMD count other things
     for counted, found in groups.items():
         rows = [[who, where, *(number(counts[n]) for n in counted)] for who, where, counts in found]
         yield table(("function", "architecture", *(f"#{_head(name)}" for name in counted)), rows)
+
+
+def _generation(architecture: str) -> tuple[int, str]:
+    """The place of an architecture in the framework's table, oldest first; one that is not there comes last."""
+    names = list(ARCHITECTURES)
+    return names.index(architecture) if architecture in names else len(names), architecture
 
 
 def _head(name: str) -> str:

@@ -102,7 +102,7 @@ def _tiles(report: Report) -> Markup:
         (f"{failed} failed", f"of all checks; {passed} passed, {skipped} skipped"),
         (number(facts["outputs_compared"]), "outputs compared with their ranges"),
         (number(facts["limit_problems"]), "limit problems"),
-        (el("time", f"{report.seconds:,.1f} s"), f"effort {report.effort}, seed {report.seed}, {facts['from_receipts']} from receipts"),
+        (el("time", f"{report.seconds:,.1f} s"), f"effort {report.effort}, seed {report.seed}, {facts['from_receipts']} checks from receipts"),
     )  # fmt: skip
     return el(
         "div",
@@ -181,23 +181,20 @@ def _checked(
         rows.append(
             [
                 el("a", line.kernel, href=f"#{anchors[key]}"),
-                line.subject,
-                *(_cells(line)),
+                f"controls: {line.tally()}" if line.subject == "controls" else line.subject,
+                *_cells(line),
                 number(line.outputs),
             ]
         )
-    yield table(["kernel", "what", *GATES, "controls", "#outputs"], rows)
+    yield table(["kernel", "what", *GATES, "#outputs"], rows)
     yield el("ul", *(el("li", line) for line in (reporting.outputs_line(report), *report.notes)))
 
 
 def _cells(line: Line) -> list[object]:
-    """A cell for each gate, and one for controls."""
-    if line.subject == "controls":
-        return [*("" for _ in GATES), line.tally()]
-    found: dict[str, object] = {}
-    for check in line.checks:
-        found[check.gate or line.subject] = mark(words(check.outcome), check=check)
-    return [*(found.get(gate, "") for gate in GATES), ""]
+    """A cell for each gate; none of controls, which are caught by one or the other."""
+    checks = [] if line.subject == "controls" else line.checks
+    found = {check.gate: mark(words(check.outcome), check=check) for check in checks}
+    return [found.get(gate, "") for gate in GATES]
 
 
 def _environment(report: Report) -> Iterator[Markup]:
