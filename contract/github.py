@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.declared import place_of
+from contract.markup import printable
 from contract.report import (
     closing_lines,
     counts_line,
@@ -38,7 +39,7 @@ DETAIL = 2000
 
 def escaped(text: str) -> str:
     """A message of a workflow command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escaped_property(text: str) -> str:
@@ -75,9 +76,8 @@ def lines(report: Report, table: Iterator[str], verbosity: int = 0) -> Iterator[
     yield from commands(report)
     token = secrets.token_hex(16)
     yield f"::stop-commands::{token}"
-    yield from table
     *rest, last = closing_lines(report, verbosity)
-    yield from rest
+    yield from (printable(line) for line in (*table, *rest))
     yield f"::{token}::"
     # alone on the last line, as everywhere
     yield last
@@ -114,7 +114,7 @@ def summary_markdown(report: Report) -> str:
             for key, verdict in sorted(verdicts.items(), key=lambda item: item[1] != "fail")
         ]
         out += ["", "</details>"]
-    return "\n".join(out) + "\n"
+    return printable("\n".join(out)) + "\n"
 
 
 def _text(text: str) -> str:

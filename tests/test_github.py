@@ -119,6 +119,13 @@ def test_markdown_and_html_of_an_id_are_text() -> None:
     assert len(re.findall(r"(?<!\\)\|", row)) == 4
 
 
+def test_what_no_terminal_can_show_is_left_out() -> None:
+    report = Report([check("a/once/torch/stress", "fail", detail="x\ud800\x1b[31m\x00y")])
+    for text in ("\n".join(github.lines(report, iter(()))), summary_markdown(report)):
+        assert "x[31my" in text.replace("\\", "")
+        text.encode()
+
+
 def test_the_summary_is_appended_where_one_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

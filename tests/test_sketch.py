@@ -68,6 +68,18 @@ def test_what_is_not_finite_is_counted(kernel: Kernel) -> None:
     assert json.loads(found.text()) == {"none": "no output is finite"}
 
 
+def test_a_reference_without_a_meaning_unrounded_has_no_plot(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("contract.sketch.apply_reading", unread)
+    found = looked(kernel, case_of(kernel, 1.0, 0.0), 1.25)
+    said = "the reference cannot be read without rounding (ZeroDivisionError)"
+    assert json.loads(found.text()) == {"none": said}
+
+
 def test_text_is_read_back(kernel: Kernel) -> None:
     found = looked(kernel, case_of(kernel, 0.8203125, 0.0), 1.03125)
     again = read(found.text())
