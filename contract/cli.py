@@ -1,4 +1,4 @@
-"""The command line: `contract run`, `list`, `show`, `init`, `mutate`, `compare`, `doctor` and `pipeline`.
+"""The command line: `contract run`, `list`, `show`, `init`, `lint`, `mutate`, `compare`, `doctor` and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -33,7 +33,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "mutate": _mutate, "compare": _compare, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "lint": _lint, "mutate": _mutate, "compare": _compare, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -267,6 +267,26 @@ def _init(arguments: argparse.Namespace) -> int:
 
     print("\n".join(init(Path(arguments.folder))))
     return OK
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    check_target("--json", arguments.json)
+    config = read_config()
+
+    from contract.lint.command import lint
+
+    found = lint(config, arguments.paths)
+    print("\n".join(found.lines()))
+    if not found.looked_at:
+        print(
+            "contract: nothing to lint: no comparison, no contract and no planted control in what was read",
+            file=sys.stderr,
+        )
+    if arguments.json:
+        from contract.store import atomic_write_text
+
+        atomic_write_text(arguments.json, json.dumps(found.as_json(), indent=1) + "\n")
+    return found.exit_code()
 
 
 def _mutate(arguments: argparse.Namespace) -> int:

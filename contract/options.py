@@ -91,6 +91,19 @@ def make_parser() -> argparse.ArgumentParser:
         help="where contracts/ goes (default: here)",
     )
     init.set_defaults(command="init")
+    lint = commands.add_parser(
+        "lint",
+        help="find what tests and contracts could not see: tolerances, shapes, symmetric inputs, controls",
+        allow_abbrev=False,
+    )
+    lint.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        help="files and folders; the project's tests and suites where absent",
+    )
+    lint.add_argument("--json", metavar="FILE", type=Path, help="write the findings as JSON")
+    lint.set_defaults(command="lint")
     _add_mutate(
         commands.add_parser(
             "mutate",

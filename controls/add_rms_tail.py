@@ -97,6 +97,7 @@ def one_plus_gain(
     return total, two_steps(total.float(), 1.0 + weight.float(), eps)
 
 
+# lint: the format of what is handed on is the fault
 @red("add_rms_tail", profile="each", gate="shapes", branch_norm="no", scale="no")
 def residual_not_rounded(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float

@@ -84,6 +84,7 @@ def decay_in_bf16(a: T, b: T, a_log: T, dt_bias: T) -> Pair:
     return rate(b), g.bfloat16().float()
 
 
+# lint: the format of what is handed on is the fault
 @red("dn_gates", profile="once", gate="exact")
 def rate_not_rounded(a: T, b: T, a_log: T, dt_bias: T) -> Pair:
     """beta is handed on in fp32."""

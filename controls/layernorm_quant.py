@@ -142,6 +142,7 @@ def mean_not_taken_off(
     return static_codes(rounded(y, profile), scale)
 
 
+# lint: zeros are what this mistake gives wherever the scale is a small number
 @red("layernorm_quant", profile=BOTH, gate="exact")
 def scale_multiplied(
     x: torch.Tensor,

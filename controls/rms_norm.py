@@ -43,10 +43,14 @@ def eps_outside_the_root(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -
 
 
 @red("rms_norm", profile=("once", "two_step"), gate="exact", gain="w")
-def squares_in_bf16(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
+def squares_in_bf16(
+    x: torch.Tensor, weight: torch.Tensor, *, eps: float, profile: str
+) -> torch.Tensor:
     """Each square is rounded to the row's format before the sum."""
-    mean = x.square().float().mean(-1, keepdim=True)
-    return gained(x.float(), torch.rsqrt(mean + eps), weight)
+    inverse = torch.rsqrt(x.square().float().mean(-1, keepdim=True) + eps)
+    if profile == "two_step":
+        return (x.float() * inverse).to(x.dtype) * weight
+    return gained(x.float(), inverse, weight)
 
 
 @red("rms_norm", profile="once", gate="stress", gain="w")

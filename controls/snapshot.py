@@ -58,6 +58,7 @@ def kept_in_bf16(states: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     return snapshot_torch(states, step).bfloat16().float()
 
 
+# lint: sharing memory is the fault
 @red("snapshot", profile=BOTH, gate="shapes")
 def a_view(states: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """No copy of a single sequence: what later steps write shows in it."""

@@ -54,6 +54,7 @@ group_sums = register(
             ),
         ),
         row_dims=("rows",),
+        rules={f"d is {GROUP} groups": lambda s: s["d"] == GROUP * s["groups"]},
         shapes=tuple(grouped(**shape) for shape in model_shapes()),
         awkward=(grouped(rows=3, d=64), grouped(rows=17, d=192)),
         stress=(grouped(d=64), grouped(d=128), grouped(d=320)),

@@ -117,10 +117,12 @@ def test_an_empty_part_leaves_the_other_one_as_it_is() -> None:
 def test_chunks_of_any_number_give_the_plain_softmax(keys: int) -> None:
     made = torch.Generator().manual_seed(keys)
     q, k, v = (torch.randn(n, 2, 16, generator=made).bfloat16() for n in (3, keys, keys))
-    first, last = torch.zeros(3, dtype=torch.int32), torch.tensor([0, keys // 2, keys - 1]).int()
+    first = torch.tensor([0, keys // 4, keys // 2]).int()
+    last = torch.tensor([0, keys // 2, keys - 1]).int()
     out, lse = attention_p32_torch(q, k, v, first, last, scale=0.25)
     scores = torch.einsum("qhd,khd->hqk", q.double(), k.double()) * 0.25
-    scores = scores.masked_fill(torch.arange(keys) > last[:, None], -torch.inf)
+    place = torch.arange(keys)
+    scores = scores.masked_fill((place < first[:, None]) | (place > last[:, None]), -torch.inf)
     wanted = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.double())
     # weights within 2^-17, sums in fp32, and one rounding to bf16
     torch.testing.assert_close(out.double(), wanted, rtol=2.0**-8, atol=2.0**-14)

@@ -272,7 +272,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
     "arguments",
     [
         ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
-        ["lint"], ["verify"],
+        ["verify"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
     ],
 )  # fmt: skip
