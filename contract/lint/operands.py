@@ -22,7 +22,7 @@ from contract.lint.values import FACTORIES, SAME_VALUES, argument, library
 #: Packages that are tools of a test, and not under test.
 TOOLS = ("torch", "numpy", "jax", "mlx", "scipy", "math", "pytest", "hypothesis", "contract", "copy", "itertools", "functools", "pathlib", "os", "sys")  # fmt: skip
 CONSTANT = ("ones", "zeros", "full", "ones_like", "zeros_like", "full_like")
-REPEATS = ("expand", "repeat", "tile", "broadcast_to", "expand_as")
+REPEATS = ("expand", "repeat", "tile")
 WHY = {
     "one value everywhere": (
         "any order of its elements gives the same outputs",
@@ -230,8 +230,6 @@ def _of_factory(scope: Scope, call: ast.Call, last: str) -> str:
         return "" if _is_scalar(size) else "one value everywhere"
     if last == "eye":
         return "the identity"
-    if last in ("tile", "broadcast_to"):
-        return "equal rows"
     if last in ("tensor", "array", "asarray", "as_tensor"):
         return _of_literal(scope, argument(call, 0))
     return ""
@@ -245,11 +243,25 @@ def _is_scalar(size: ast.expr | None) -> bool:
 
 
 def _repeated(scope: Scope, call: ast.Call) -> str:
-    """`x.expand(8, -1)` and `x.repeat(8, 1)` have equal rows; a repeat along the last axis has not."""
+    """`x.expand(8, -1)`, and `x.repeat(8, 1)` of one row, have equal rows; a repeat along the last axis has not."""
+    assert isinstance(call.func, ast.Attribute)
     sizes = [scope.number(a) for a in call.args]
-    rest = {-1.0} if getattr(call.func, "attr", "") == "expand" else {1.0}
-    is_rows = len(sizes) > 1 and sizes[0] not in rest and set(sizes[1:]) <= rest
+    if call.func.attr == "expand":
+        is_rows = len(sizes) > 1 and sizes[0] != -1.0 and set(sizes[1:]) == {-1.0}
+    else:
+        is_rows = len(sizes) > 1 and set(sizes[1:]) == {1.0} and _is_row(scope, call.func.value)
     return "equal rows" if is_rows else ""
+
+
+def _is_row(scope: Scope, node: ast.expr) -> bool:
+    """Whether a factory makes it with one dim, or with a first one of size 1."""
+    chosen = scope.chosen(node) or node
+    if not isinstance(chosen, ast.Call) or not library(scope.module.dotted(chosen.func)):
+        return False
+    sizes: list[ast.expr] = list(chosen.args)
+    if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List):
+        sizes = list(sizes[0].elts)
+    return len(sizes) == 1 or (len(sizes) > 1 and scope.number(sizes[0]) == 1)
 
 
 def _of_literal(scope: Scope, node: ast.expr | None) -> str:

@@ -41,6 +41,7 @@ class Module:
         aliases: local name -> dotted name of what was imported.
         constants: name -> what the module assigns to it, once.
         functions: every function with its qualified name, in order.
+        outer: names that the functions around a function bind, by the id of its node.
     """
 
     file: str
@@ -48,6 +49,7 @@ class Module:
     aliases: dict[str, str] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
     functions: list[tuple[str, Function]] = field(default_factory=list)
+    outer: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def dotted(self, node: ast.AST) -> str:
         """`numpy.testing.assert_allclose` of `np.testing.assert_allclose`; '' of what is no name."""
@@ -83,7 +85,21 @@ def read(path: Path) -> Module:
                 module.aliases[name.asname or name.name] = f"{node.module or ''}.{name.name}"
     module.constants = _assigned(tree)
     module.functions = list(_functions(tree, ""))
+    for _, function in module.functions:
+        bound = _bound(function) | module.outer.get(id(function), frozenset())
+        for inner in ast.walk(function):
+            if isinstance(inner, Function) and inner is not function:
+                # outer ones come first, so that the innermost around it is the last to say
+                module.outer[id(inner)] = bound
     return module
+
+
+def _bound(function: Function) -> frozenset[str]:
+    """The names that a function binds: its arguments, and what it assigns to."""
+    a = function.args
+    arguments = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+    names = {name for node in within(function) for name in _names(node)}
+    return frozenset({argument.arg for argument in arguments} | names)
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
@@ -272,11 +288,9 @@ class Scope:
 def scopes(module: Module, function: Function) -> list[Scope]:
     """One scope for each set of parametrised values (one alone where there are none)."""
     own = _assigned(function)
-    arguments = function.args
-    hidden = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    hidden |= {name for node in within(function) for name in _names(node)}
+    hidden = _bound(function) | module.outer.get(id(function), frozenset())
     sets = _parameter_sets(module, function)
-    return [Scope(module, function, own, given, frozenset(hidden)) for given in sets]
+    return [Scope(module, function, own, given, hidden) for given in sets]
 
 
 def _parameter_sets(module: Module, function: Function) -> list[dict[str, ast.expr]]:
