@@ -273,15 +273,16 @@ def _mutate(arguments: argparse.Namespace) -> int:
     check_target("--json", arguments.json)
     config = read_config()
 
-    from contract import mutation, select, suites
+    from contract import select, suites
     from contract.checks import collect_checks
+    from contract.mutation import ptx, verdicts
 
     for name in arguments.names:
         select.refuse_absent(name)
     loaded = suites.load(config, arguments.names)
     selection = select.Selection(tuple(arguments.names), impls=tuple(arguments.impl))
     checks = collect_checks(automatic=False)
-    targets = mutation.targets(select.select(checks, selection, loaded.chosen))
+    targets = ptx.targets(select.select(checks, selection, loaded.chosen))
     if not targets:
         print(
             "contract: nothing to change: the selection has no implementation of the engine ptx",
@@ -294,17 +295,17 @@ def _mutate(arguments: argparse.Namespace) -> int:
         suites=loaded.payload(),
     )
     found = []
-    for judged in mutation.judge(targets, options, arguments.count):
+    for judged in ptx.judge(targets, options, arguments.count):
         found.append(judged)
-        print("\n".join(mutation.lines(judged)), flush=True)
+        print("\n".join(verdicts.lines(judged)), flush=True)
     if len(found) > 1:
-        print(mutation.summary([result for judged in found for result in judged.results]))
+        print(verdicts.summary([result for judged in found for result in judged.results]))
     if arguments.json:
         from contract.store import atomic_write_text
 
-        said = mutation.as_json(found, options.seed)
+        said = verdicts.as_json(found, options.seed, ptx.GATES)
         atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
-    return mutation.exit_code(found)
+    return verdicts.exit_code(found)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
