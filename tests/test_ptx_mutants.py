@@ -249,7 +249,8 @@ def test_a_selection_without_compiled_code_ends_5(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["mutate"], "--ptx"),
+        (["mutate", "--ptx", "--fresh"], "--fresh is for changes of a source"),
+        (["mutate", "--ptx", "--count", "all"], "--count all is for changes of a source"),
         (["mutate", "--ptx", "--count", "0"], "'0' is not a whole number >= 1"),
         (["mutate", "--ptx", "scalde"], "no check 'scalde'"),
         (["mutate", "--ptx", "--impl", "torhc"], "no implementation 'torhc'"),

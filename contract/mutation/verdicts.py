@@ -48,6 +48,10 @@ class Mutant(Protocol):
         """The change as lines for a terminal."""
         ...
 
+    def as_json(self) -> dict[str, Any]:
+        """The change as JSON values, without the whole text."""
+        ...
+
 
 @dataclass(frozen=True)
 class Result:
@@ -76,18 +80,23 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Without the changed text."""
         shown = {key: value for key, value in vars(self).items() if key != "mutant"}
-        return shown | {k: v for k, v in vars(self.mutant).items() if k != "text"}
+        return shown | self.mutant.as_json()
 
 
 @dataclass
 class Judged:
-    """One implementation: results of its mutants, or why there are none; `problems` beside them."""
+    """One implementation: results of its mutants, or why there are none.
+
+    Attributes:
+        not_run: why it cannot run here; refused: why it is red as it is; nothing: why there is nothing to change.
+        problems: what else is wrong.
+    """
 
     implementation: str
     results: list[Result] = field(default_factory=list)
     not_run: str = ""
     refused: str = ""
-    notes: list[str] = field(default_factory=list)
+    nothing: str = ""
     problems: list[str] = field(default_factory=list)
 
     def count(self, verdict: str) -> int:
@@ -107,8 +116,13 @@ def reason_of(outcome: str, detail: str) -> str:
 def lines(judged: Judged) -> list[str]:
     """What a terminal shows of one implementation."""
     name = judged.implementation
-    if judged.not_run or judged.refused:
-        return [f"{name}: {'not run: ' + judged.not_run if judged.not_run else judged.refused}"]
+    for why, head in (
+        (judged.not_run, "not run: "),
+        (judged.refused, ""),
+        (judged.nothing, "nothing to change: "),
+    ):
+        if why:
+            return [f"{name}: {head}{why}"]
     found = [f"{name}: {summary(judged.results)}"]
     for result in judged.results:
         if result.verdict in (SURVIVED, NOT_RUN):
@@ -121,7 +135,6 @@ def lines(judged: Judged) -> list[str]:
                 )
             )
             found += [f"    {line}" for line in mutant.shown()]
-    found += [f"  note: {note}" for note in judged.notes]
     return [*found, *(f"  problem: {problem}" for problem in judged.problems)]
 
 
@@ -150,8 +163,9 @@ def exit_code(found: Sequence[Judged]) -> int:
     was changed."""
     if any(judged.refused or judged.problems or judged.count(SURVIVED) for judged in found):
         return 1
-    ran = [judged for judged in found if len(judged.results) > judged.count(NOT_RUN)]
-    return 0 if found and len(ran) == len(found) else 5
+    asked = [judged for judged in found if not judged.nothing]
+    ran = [judged for judged in asked if len(judged.results) > judged.count(NOT_RUN)]
+    return 0 if asked and len(ran) == len(asked) else 5
 
 
 def as_json(found: Sequence[Judged], seed: int, gates: Sequence[str]) -> dict[str, Any]:
@@ -165,6 +179,7 @@ def as_json(found: Sequence[Judged], seed: int, gates: Sequence[str]) -> dict[st
         "counts": dict(Counter(result.verdict for result in results)),
         "not_run": {j.implementation: j.not_run for j in found if j.not_run},
         "refused": {j.implementation: j.refused for j in found if j.refused},
+        "nothing": {j.implementation: j.nothing for j in found if j.nothing},
         "problems": {j.implementation: j.problems for j in found if j.problems},
         "mutants": [result.as_json() for result in results],
     }

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from contract.engines.ptx.faults import Malformed, Unsupported
 from contract.engines.ptx.mutations import Known, Written, changed, results, written
@@ -36,6 +37,10 @@ class Mutant:
     def shown(self) -> list[str]:
         """The change as lines for a terminal."""
         return [f"- {self.before}", f"+ {self.after}"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the text of the PTX."""
+        return {key: value for key, value in vars(self).items() if key != "text"}
 
 
 @dataclass(frozen=True)
