@@ -291,20 +291,34 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 def _mutate(arguments: argparse.Namespace) -> int:
     check_target("--json", arguments.json)
+    if arguments.ptx:
+        for word in ("fresh", "update_records"):
+            if getattr(arguments, word):
+                raise UsageError(
+                    f"--{word.replace('_', '-')} is for changes of a source, not of PTX"
+                )
+        if arguments.count is None:
+            raise UsageError("--count all is for changes of a source; give a number for PTX")
     config = read_config()
 
-    from contract import mutation, select, suites
+    from contract import select, suites
     from contract.checks import collect_checks
+    from contract.mutation import ptx, source, verdicts
 
     for name in arguments.names:
         select.refuse_absent(name)
     loaded = suites.load(config, arguments.names)
     selection = select.Selection(tuple(arguments.names), impls=tuple(arguments.impl))
-    checks = collect_checks(automatic=False)
-    targets = mutation.targets(select.select(checks, selection, loaded.chosen))
+    checks = select.select(collect_checks(automatic=False), selection, loaded.chosen)
+    chosen = ptx if arguments.ptx else source
+    targets = chosen.targets(checks)
+    if chosen is source and not arguments.impl:
+        # what takes other people's packages is other people's code: by its name alone
+        targets = [check for check in targets if not check.requires]
     if not targets:
+        kind = "of the engine ptx" if arguments.ptx else "of the host"
         print(
-            "contract: nothing to change: the selection has no implementation of the engine ptx",
+            f"contract: nothing to change: the selection has no implementation {kind}",
             file=sys.stderr,
         )
         return NOTHING
@@ -312,19 +326,22 @@ def _mutate(arguments: argparse.Namespace) -> int:
         seed=config.seed if arguments.seed is None else arguments.seed,
         timeout=config.timeout,
         suites=loaded.payload(),
+        store_root=config.store_root,
+        fresh=arguments.fresh,
+        update_records=arguments.update_records,
     )
     found = []
-    for judged in mutation.judge(targets, options, arguments.count):
+    for judged in chosen.judge(targets, options, arguments.count):
         found.append(judged)
-        print("\n".join(mutation.lines(judged)), flush=True)
+        print("\n".join(verdicts.lines(judged)), flush=True)
     if len(found) > 1:
-        print(mutation.summary([result for judged in found for result in judged.results]))
+        print(verdicts.summary([result for judged in found for result in judged.results]))
     if arguments.json:
         from contract.store import atomic_write_text
 
-        said = mutation.as_json(found, options.seed)
+        said = verdicts.as_json(found, options.seed, chosen.GATES)
         atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
-    return mutation.exit_code(found)
+    return verdicts.exit_code(found)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

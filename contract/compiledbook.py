@@ -401,7 +401,7 @@ def replaced(data: Mapping[str, Any], new: Sequence[Entry]) -> list[Entry]:
 
 
 def dumped(data: Mapping[str, Any]) -> str:
-    """A record file as text: an architecture of a compiled kernel takes one line."""
+    """A record file as text: an architecture of a compiled kernel takes one line, and so does what is kept of mutants."""
     lines: list[str] = []
 
     def line(code: Any) -> str:
@@ -415,5 +415,7 @@ def dumped(data: Mapping[str, Any]) -> str:
     shown = {**data, **({"compiled": held} if held else {})}
     if not held:
         shown.pop("compiled", None)
+    if "mutants" in data:
+        shown["mutants"] = {name: list(map(line, ones)) for name, ones in data["mutants"].items()}
     text = json.dumps(shown, indent=1, sort_keys=True)
     return re.sub(r'"@(\d+)@"', lambda found: lines[int(found[1])], text) + "\n"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,18 +106,29 @@ class Judge:
             while len(self.workers) >= WORKERS:
                 # the one that was used longest ago
                 self.workers.pop(next(iter(self.workers))).close()
-            worker = Worker(
-                setup="contract.judge_process:worker_setup",
-                setup_payload=dict(self.options["suites"]),
-                # a compiler has no progress to report
-                timeout=self.options["timeout"] * (1 if engine == HOST else COMPILING),
-                memory=self.options["memory"],
-                sys_path=list(sys.path),
-                # CUDA reserves far more addresses than it uses memory
-                resident=engine == GPU,
-            )
-            worker.imports = modules(item.requires)
+            worker = self.new_worker(item.requires, engine)
         self.workers[key] = worker
+        return worker
+
+    def new_worker(
+        self,
+        requires: Sequence[str],
+        engine: str,
+        setup: str = "contract.judge_process:worker_setup",
+        payload: Mapping[str, Any] | None = None,
+    ) -> Worker:
+        """A worker that no other target has; `payload`: what its setup is called with, the suites where absent."""
+        worker = Worker(
+            setup=setup,
+            setup_payload=self.options["suites"] if payload is None else payload,
+            # a compiler has no progress to report
+            timeout=self.options["timeout"] * (1 if engine == HOST else COMPILING),
+            memory=self.options["memory"],
+            sys_path=list(sys.path),
+            # CUDA reserves far more addresses than it uses memory
+            resident=engine == GPU,
+        )
+        worker.imports = modules(requires)
         return worker
 
     def bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:

@@ -107,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_mutate(
         commands.add_parser(
             "mutate",
-            help="change one instruction of compiled kernels, and see that the gates refuse it",
+            help="change one place of an implementation, and see that the gates refuse it",
             allow_abbrev=False,
         )
     )
@@ -193,14 +193,16 @@ def _add_output(add: Callable[..., Any]) -> None:
 def _add_mutate(mutate: argparse.ArgumentParser) -> None:
     mutate.add_argument("names", metavar="NAME | ID | FILE", nargs="*",
         help="a kernel, the first parts of an id, a .py file or a folder; all where absent")
-    mutate.add_argument("--ptx", action="store_true", required=True,
-        help="the PTX of every implementation that has some")
-    mutate.add_argument("--impl", metavar="NAME", action="append", default=[],
-        help="only this implementation")
-    mutate.add_argument("--count", type=_positive, metavar="N", default=20,
-        help="mutants of each implementation (20)")
-    mutate.add_argument("--seed", type=_natural, metavar="N", help="seed of all rows and of the choice (0)")
-    mutate.add_argument("--json", metavar="FILE", type=Path, help="write every mutant as JSON")
+    add = mutate.add_argument
+    add("--ptx", action="store_true",
+        help="change the PTX of implementations that have some, not the source of the others")
+    add("--impl", metavar="NAME", action="append", default=[], help="only this implementation")
+    add("--count", type=_count, metavar="N", default=20,
+        help="mutants of each implementation; all: every one, of a source (20)")
+    add("--seed", type=_natural, metavar="N", help="seed of all rows and of the choice (0)")
+    add("--fresh", action="store_true", help="judge again what the store has")
+    add("--update-records", action="store_true", help="keep the score of each kernel in its record")
+    add("--json", metavar="FILE", type=Path, help="write every mutant as JSON")
     mutate.set_defaults(command="mutate")
 # fmt: on
 
@@ -215,6 +217,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
     return int(text)
+
+
+def _count(text: str) -> int | None:
+    return None if text == "all" else _positive(text)
 
 
 def _seconds(text: str) -> float:

@@ -9,7 +9,7 @@ records/NAME.json:
      "waivers": [{"kernel": ..., "implementation": ..., "launch": ..., "architecture": ..., "resource": "threads",
                   "limit": 2, "reason": "..."}]}
 
-A file may have a list `compiled` beside them: see contract.compiledbook.
+A file may have a list `compiled` and an object `mutants` beside them: see contract.compiledbook and contract.mutantbook.
 
 A two-way ratchet: worse fails, better fails as improved until the record is updated. An architecture that a file does
 not list at all is not_run, a launch missing in a listed one fails, entries that nothing uses are limit problems.
@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from contract import compiledbook
+from contract import compiledbook, mutantbook
 from contract.case import Kernel
 from contract.errors import StoreError
 from contract.suites import is_test_file
@@ -143,11 +143,12 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     if (
         not isinstance(data, dict)
-        or data.keys() - {"compiled"} != {"schema", "kernel", "entries", "waivers"}
+        or data.keys() - {"compiled", "mutants"} != {"schema", "kernel", "entries", "waivers"}
         or data["schema"] != 1
     ):
         raise StoreError(
-            f"record {path}: needs exactly schema (1), kernel, entries and waivers, and may have compiled"
+            f"record {path}: needs exactly schema (1), kernel, entries and waivers, and may have compiled and"
+            " mutants"
         )
     if data["kernel"] != path.stem:
         raise StoreError(
@@ -180,6 +181,8 @@ def read(path: Path) -> dict[str, Any]:
                 f"record {path}: waivers[{i}] needs a resource of {', '.join(known)} and a reason"
             )
     compiledbook.check(path, data.get("compiled", []))
+    if "mutants" in data:
+        mutantbook.check(path, data["mutants"])
     return data
 
 

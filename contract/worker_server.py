@@ -132,6 +132,15 @@ def search_path() -> list[str]:
     return [str(Path(entry).absolute()) for entry in sys.path]
 
 
+def preload(function: str, payload: Mapping[str, Any]) -> None:
+    """Have the workers that this process starts forked from a server that has called `module:function` with the payload."""
+    global _server
+    close()
+    with _lock:
+        environment = {**os.environ, PRELOAD: json.dumps([function, payload])}
+        _server = _Server(_key(), environment)
+
+
 def warm_up() -> None:
     """Start the server without waiting, so that its imports overlap with the caller's own."""
     with _lock:

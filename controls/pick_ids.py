@@ -30,6 +30,12 @@ def fallback_is_zero(logits: torch.Tensor, fallback: torch.Tensor) -> Picked:
 
 
 @red("pick_ids", profile=BOTH, gate="exact")
+def fallback_of_16_bits(logits: torch.Tensor, fallback: torch.Tensor) -> Picked:
+    """A fallback beyond 32,767 wraps."""
+    return pick_ids_torch(logits, fallback.short())
+
+
+@red("pick_ids", profile=BOTH, gate="exact")
 def fallback_for_nan_only(logits: torch.Tensor, fallback: torch.Tensor) -> Picked:
     """Infinite logits are flagged, but picked."""
     nan = logits.isnan().any(-1)

@@ -11,13 +11,14 @@ from typing import Any
 import ptx_kernel
 import pytest
 
-from contract import mutation, suites
+from contract import suites
 from contract.checks import collect_checks
 from contract.cli import main
 from contract.config import RunOptions, read_config
 from contract.engines.ptx.faults import Malformed
 from contract.engines.ptx.mutants import Mutant, mutants
-from contract.mutation import Judged, Result
+from contract.mutation import ptx, verdicts
+from contract.mutation.verdicts import Judged, Result
 
 SUITE = Path(__file__).parent / "suite"
 
@@ -165,20 +166,20 @@ def handmade(project: Path) -> Path:
 
 #: (instruction, kind of change) -> (verdict, as what it is refused).
 BECOMES = {
-    ("bar.sync 0;", "barrier removed"): (mutation.KILLED, "race"),
-    ("mov.b32 %f5, {0, %rs3};", "round trip dropped"): (mutation.KILLED, "values"),
-    ("cvt.rn.bf16.f32 %rs4, %f6;", "rounding of a conversion"): (mutation.KILLED, "values"),
-    ("@%p1 ld.global.b16 %rs1, [%rd5];", "predicate dropped"): (mutation.KILLED, "out of bounds"),
-    ("@%p1 ld.global.b16 %rs1, [%rd5];", "predicate inverted"): (mutation.KILLED, "out of bounds"),
-    ("setp.lt.s32 %p2, %r13, %r9;", "comparison"): (mutation.KILLED, "out of bounds"),
-    ("ld.shared.f32 %f2, [%r12];", "offset of an address"): (mutation.KILLED, "out of bounds"),
+    ("bar.sync 0;", "barrier removed"): (verdicts.KILLED, "race"),
+    ("mov.b32 %f5, {0, %rs3};", "round trip dropped"): (verdicts.KILLED, "values"),
+    ("cvt.rn.bf16.f32 %rs4, %f6;", "rounding of a conversion"): (verdicts.KILLED, "values"),
+    ("@%p1 ld.global.b16 %rs1, [%rd5];", "predicate dropped"): (verdicts.KILLED, "out of bounds"),
+    ("@%p1 ld.global.b16 %rs1, [%rd5];", "predicate inverted"): (verdicts.KILLED, "out of bounds"),
+    ("setp.lt.s32 %p2, %r13, %r9;", "comparison"): (verdicts.KILLED, "out of bounds"),
+    ("ld.shared.f32 %f2, [%r12];", "offset of an address"): (verdicts.KILLED, "out of bounds"),
     # the threads exchange their elements in another way
-    ("xor.b32 %r10, %r1, 32;", "integer constant by one"): (mutation.EQUAL, ""),
-    ("mul.wide.s32 %rd4, %r4, 2;", "integer constant by one"): (mutation.KILLED, "misaligned"),
-    ("add.rn.f32 %f6, %f5, %f3;", "sum and difference"): (mutation.KILLED, "values"),
+    ("xor.b32 %r10, %r1, 32;", "integer constant by one"): (verdicts.EQUAL, ""),
+    ("mul.wide.s32 %rd4, %r4, 2;", "integer constant by one"): (verdicts.KILLED, "misaligned"),
+    ("add.rn.f32 %f6, %f5, %f3;", "sum and difference"): (verdicts.KILLED, "values"),
     # what lanes beyond the end hold is stored nowhere
-    ("mov.b16 %rs1, 0;", "integer constant by one"): (mutation.EQUAL, ""),
-    ("mul.rn.f32 %f4, %f2, %f9;", "subnormals flushed or kept"): (mutation.FREEDOM, ""),
+    ("mov.b16 %rs1, 0;", "integer constant by one"): (verdicts.EQUAL, ""),
+    ("mul.rn.f32 %f4, %f2, %f9;", "subnormals flushed or kept"): (verdicts.FREEDOM, ""),
 }  # fmt: skip
 
 
@@ -189,15 +190,15 @@ def chosen(text: str, entry: str, count: int, seed: int) -> list[Mutant]:
 
 
 def test_what_the_gates_make_of_each_fault(handmade: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutation, "mutants", chosen)
+    monkeypatch.setattr(ptx, "mutants", chosen)
     loaded = suites.load(read_config())
-    targets = mutation.targets(collect_checks(automatic=False))
+    targets = ptx.targets(collect_checks(automatic=False))
     assert [check.implementation for check in targets] == ["handmade"]
-    (judged,) = mutation.judge(targets, RunOptions(suites=loaded.payload()), len(BECOMES))
+    (judged,) = ptx.judge(targets, RunOptions(suites=loaded.payload()), len(BECOMES))
     assert {
         (one.mutant.before, one.mutant.kind): (one.verdict, one.reason) for one in judged.results
     } == BECOMES
-    assert mutation.exit_code([judged]) == 0
+    assert verdicts.exit_code([judged]) == 0
 
 
 def test_the_command_line_prints_what_became_of_them(
@@ -248,7 +249,8 @@ def test_a_selection_without_compiled_code_ends_5(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["mutate"], "--ptx"),
+        (["mutate", "--ptx", "--fresh"], "--fresh is for changes of a source"),
+        (["mutate", "--ptx", "--count", "all"], "--count all is for changes of a source"),
         (["mutate", "--ptx", "--count", "0"], "'0' is not a whole number >= 1"),
         (["mutate", "--ptx", "scalde"], "no check 'scalde'"),
         (["mutate", "--ptx", "--impl", "torhc"], "no implementation 'torhc'"),
@@ -267,12 +269,12 @@ def result(verdict: str, kind: str = "comparison", **more: Any) -> Result:
 
 
 def test_one_survivor_ends_1_and_is_shown_in_full() -> None:
-    killed = [result(mutation.KILLED, reason="values") for _ in range(3)]
+    killed = [result(verdicts.KILLED, reason="values") for _ in range(3)]
     found = Judged(
-        "a/b/c", [*killed, result(mutation.EQUAL), result(mutation.SURVIVED, calls=9, moved=2)]
+        "a/b/c", [*killed, result(verdicts.EQUAL), result(verdicts.SURVIVED, calls=9, moved=2)]
     )
-    assert mutation.exit_code([found]) == 1
-    assert mutation.lines(found) == [
+    assert verdicts.exit_code([found]) == 1
+    assert verdicts.lines(found) == [
         "a/b/c: 5 mutants: 3 killed (values 3), 1 equal on every input, 0 inside a freedom, 1 survived; kill rate 75.0 %",
         "  survived: comparison, line 7 of k: 2 outputs of 9 calls moved, all allowed",
         "    - setp.lt.s32 %p1, %r1, 5;",
@@ -281,12 +283,12 @@ def test_one_survivor_ends_1_and_is_shown_in_full() -> None:
 
 
 def test_what_was_not_run_is_never_green() -> None:
-    good = Judged("a/b/c", [result(mutation.KILLED)])
-    assert mutation.exit_code([good]) == 0
-    assert mutation.exit_code([]) == 5
-    assert mutation.exit_code([good, Judged("a/b/d", not_run="triton is not installed")]) == 5
-    assert mutation.exit_code([Judged("a/b/c", [result(mutation.NOT_RUN)])]) == 5
-    assert mutation.exit_code([good, Judged("a/b/d", refused="refused")]) == 1
+    good = Judged("a/b/c", [result(verdicts.KILLED)])
+    assert verdicts.exit_code([good]) == 0
+    assert verdicts.exit_code([]) == 5
+    assert verdicts.exit_code([good, Judged("a/b/d", not_run="triton is not installed")]) == 5
+    assert verdicts.exit_code([Judged("a/b/c", [result(verdicts.NOT_RUN)])]) == 5
+    assert verdicts.exit_code([good, Judged("a/b/d", refused="refused")]) == 1
 
 
 #: Of each of these so many mutants; of the sampled form fewer kernels, too.

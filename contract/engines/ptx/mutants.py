@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from contract.engines.ptx.faults import Malformed, Unsupported
 from contract.engines.ptx.mutations import Known, Written, changed, results, written
 from contract.engines.ptx.program import decode
 from contract.engines.ptx.syntax import Function, RegisterDeclared, Statement
 from contract.engines.ptx.text import parse
+from contract.turns import in_turn
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,14 @@ class Mutant:
     before: str
     after: str
     text: str
+
+    def shown(self) -> list[str]:
+        """The change as lines for a terminal."""
+        return [f"- {self.before}", f"+ {self.after}"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the text of the PTX."""
+        return {key: value for key, value in vars(self).items() if key != "text"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ def mutants(text: str, entry: str, count: int | None = None, seed: int = 0) -> l
     candidates = list(_candidates(text, entry))
     # the text itself names files of the machine
     rng = random.Random(f"{seed} {[one.before for one in candidates]}")
-    for one in _in_turn(candidates, rng):
+    for one in in_turn(candidates, rng):
         if count is not None and len(found) >= count:
             break
         start, end = one.span
@@ -64,27 +74,6 @@ def mutants(text: str, entry: str, count: int | None = None, seed: int = 0) -> l
             continue
         found.append(Mutant(one.line, one.kind, one.before, one.after, mutated))
     return found
-
-
-def _in_turn(candidates: list[_Candidate], rng: random.Random) -> Iterator[_Candidate]:
-    """One of each kind in turn; of a kind, one of each line first."""
-    kinds: dict[str, list[_Candidate]] = {}
-    for one in candidates:
-        kinds.setdefault(one.kind, []).append(one)
-    for kind, ones in kinds.items():
-        rng.shuffle(ones)
-        seen: Counter[int] = Counter()
-        turns: list[tuple[int, int, _Candidate]] = []
-        for one in ones:
-            turns.append((seen[one.line], len(turns), one))
-            seen[one.line] += 1
-        kinds[kind] = [one for _, _, one in sorted(turns, key=lambda turn: turn[:2])]
-    # each text begins with another kind
-    order = rng.sample(list(kinds.values()), len(kinds))
-    for turn in range(max(map(len, order), default=0)):
-        for ones in order:
-            if turn < len(ones):
-                yield ones[turn]
 
 
 def _candidates(text: str, entry: str) -> Iterator[_Candidate]:
