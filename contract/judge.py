@@ -28,6 +28,8 @@ from contract.worker import Worker
 PLAIN = Launch("plain")
 #: Approximate instructions at the ends of their documented bounds, where an engine models them.
 ENDS = (Launch("approximate-low", skew=-1), Launch("approximate-high", skew=1))
+#: Blocks of a grid that synchronise, one after the other and in reverse, where an engine chooses.
+TURNS = (Launch("blocks-in-turn", blocks="in_turn"), Launch("blocks-reversed", blocks="reversed"))
 #: A call that is recorded into a graph and replayed, where an engine can.
 GRAPH = Launch("cuda-graph", graph=True)
 # Elements of a case that is called some twenty times.
@@ -211,15 +213,17 @@ class Subject:
         self.control = target["kind"] != "implementation"
         # whether it left the worker another than it found it
         self.touched = False
-        # what the engine said of how it was compiled, and whether it executed approximate instructions
+        # what the engine said of how it was compiled, whether it executed approximate instructions, and whether blocks of
+        # a grid answered to each other
         self.compiled: dict[str, None] = {}
-        self.approximate = False
+        self.approximate = self.communicates = False
         self.configurations = 1
         # what it said of launches that are good
         self.notes: dict[str, None] = {}
 
     def evidence(self) -> tuple[str, ...]:
-        """With what its code was compiled, for what, and at which results of approximate instructions it was judged."""
+        """With what its code was compiled, for what, and at which results of approximate instructions and in which turns of
+        its blocks it was judged."""
         how = ""
         if self.approximate:
             how = f"; approximate instructions at their nominal results ({self.nominal})"
@@ -228,6 +232,8 @@ class Subject:
                 if self.nominal
                 else "; approximate instructions at both ends of their bounds, too"
             )
+        if self.communicates:
+            how += "; blocks together, one after the other, and reversed"
         return tuple(text + how for text in self.compiled)
 
     def close(self) -> None:
@@ -253,13 +259,15 @@ class Subject:
     def launches_at(self, bench: Bench, name: str, index: int) -> Iterator[Launch]:
         """The launches of a case: all on the first shapes and exact sets, the plain one on the others; after them the
         other configurations of an autotuned kernel, and the ends of the bounds where a call executed approximate
-        instructions."""
+        instructions; those other turns of the blocks where they answer to each other."""
         every = EVERY_LAUNCH[name].get(bench.effort, index + 1) if name in EVERY_LAUNCH else 0
         yield from self.launches if index < every else (PLAIN,)
         for place in range(1, self.configurations):
             yield Launch(f"configuration-{place}", configuration=place)
         if self.approximate and not self.nominal:
             yield from ENDS
+        if self.communicates:
+            yield from TURNS
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {
@@ -280,6 +288,7 @@ class Subject:
                 "skew": launch.skew,
                 "configuration": launch.configuration,
                 "graph": launch.graph,
+                "blocks": launch.blocks,
             },
         }
 
@@ -301,6 +310,7 @@ class Subject:
             return outcome, reply.detail, {}, {}
         self.touched = self.touched or bool(reply.payload.get("touched"))
         self.approximate = self.approximate or bool(reply.payload.get("approximate"))
+        self.communicates = self.communicates or bool(reply.payload.get("communicates"))
         self.configurations = max(self.configurations, int(reply.payload.get("configurations", 1)))
         self.compiled.update(dict.fromkeys(reply.payload.get("compiled", ())))
         self.notes.update(dict.fromkeys(reply.payload.get("notes", ())))

@@ -28,12 +28,11 @@ from contract.engines.ptx.decoded import (
 from contract.engines.ptx.faults import Malformed, Unsupported
 from contract.engines.ptx.memory import WINDOW_BYTES, WINDOWS, Bytes, Region, Space
 from contract.engines.ptx.noting import note_read, write
-from contract.engines.ptx.syntax import width
+from contract.engines.ptx.syntax import STRONG, width
 
 Array = NDArray[Any]
 Run = Callable[[Batch, Mask], None]
 SPACES = ("global", "shared", "local", "const", "param")
-STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"])
 # hints of caching and scope: what is read and written does not depend on them
 HINTS = frozenset(
     [

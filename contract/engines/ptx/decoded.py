@@ -133,7 +133,11 @@ class GlobalVariable:
 
 @dataclass(slots=True)
 class Program:
-    """An entry ready to be launched; `layout` is filled while it is decoded."""
+    """An entry ready to be launched; `layout` is filled while it is decoded.
+
+    Attributes:
+        polls: the numbers of the blocks of instructions that may wait for another block of the grid.
+    """
 
     name: str
     function: Function
@@ -148,6 +152,7 @@ class Program:
     undefined: frozenset[int] = frozenset()
     uses_copies: bool = False
     granules: dict[str, int] = field(default_factory=dict)
+    polls: frozenset[int] = frozenset()
 
     def slot(self, what: Any, bits: int) -> int:
         """The slot that holds an operand at a width; of a register its own."""

@@ -157,13 +157,18 @@ class GlobalMemory:
 
 
 class Window:
-    """The regions of one launch: the caller's, and the module's own variables."""
+    """The regions of one launch: the caller's, and the module's own variables.
+
+    Attributes:
+        version: grows whenever a byte of them may have changed.
+    """
 
     def __init__(self, regions: Iterable[Region], grain: int) -> None:
         self.regions = sorted(regions, key=lambda r: r.address)
         self.starts = np.array([r.address for r in self.regions], np.uint64)
         self.ends = [r.end for r in self.regions]
         self.last: Region | None = None
+        self.version = 0
         for r in self.regions:
             # granules begin with the region: of one at an odd address they are single bytes
             r.grain(min(grain, r.address & -r.address or grain))

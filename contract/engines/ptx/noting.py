@@ -188,6 +188,8 @@ def write(
 
     note_write(b, memory, at, size, lanes, changed, atomic=strong, undefined=bad)
     memory.put(at, values)
+    if isinstance(memory, Region):
+        b.window.version += 1
     if memory.shadow is not None:
         lost = changed()
         if lost.any() and bad is None:

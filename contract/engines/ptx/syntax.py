@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+# modifiers of an access that others may answer to
+STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"])
+
 
 @dataclass(frozen=True, slots=True)
 class Name:
