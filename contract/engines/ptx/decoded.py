@@ -6,6 +6,7 @@ once for every width that it is read at.
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ class Program:
 
     Attributes:
         polls: the numbers of the blocks of instructions that may wait for another block of the grid.
+        sources: (line of the PTX, 'kernel.py:14') in order: from which line on what was made of which; '' for unknown.
     """
 
     name: str
@@ -153,6 +155,7 @@ class Program:
     uses_copies: bool = False
     granules: dict[str, int] = field(default_factory=dict)
     polls: frozenset[int] = frozenset()
+    sources: list[tuple[int, str]] = field(default_factory=list)
 
     def slot(self, what: Any, bits: int) -> int:
         """The slot that holds an operand at a width; of a register its own."""
@@ -163,6 +166,12 @@ class Program:
             self.slots[key] = self.slot_count
             self.slot_count += 1
         return self.slots[key]
+
+    def line(self, instruction: Instruction) -> str:
+        """Where an instruction stands, and where the compiler says it comes from: 'line 132, kernel.py:14'."""
+        at = bisect.bisect_right(self.sources, instruction.line, key=lambda one: one[0])
+        source = self.sources[at - 1][1] if at else ""
+        return f"line {instruction.line}" + (f", {source}" if source else "")
 
     @property
     def dynamic_base(self) -> int:

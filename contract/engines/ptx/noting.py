@@ -163,7 +163,7 @@ def _race(b: Batch, memory: Bytes, kind: str, lane: int, one: Unordered) -> str:
     space = "shared" if shared else "global"
     return (
         f"{b.where()}: a race in {space} memory: this {kind} is not ordered after `{earlier.text}`"
-        f" (line {earlier.line}) of {other}; {b.who(lane)}"
+        f" ({b.program.line(earlier)}) of {other}; {b.who(lane)}"
     )
 
 

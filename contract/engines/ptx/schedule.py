@@ -239,7 +239,7 @@ class Schedule:
         """Raise the fault of lanes that wait for what cannot come."""
         b = self.b
         waits = [
-            (f"`{x.instruction.text}` (line {x.instruction.line})", x.waiting)
+            (f"`{x.instruction.text}` ({b.program.line(x.instruction)})", x.waiting)
             for x in self.barriers.values()
             if x.instruction is not None and x.waiting.any()
         ]
@@ -276,5 +276,5 @@ class Schedule:
                 block = self.b.program.blocks[number]
                 first = block.body[0] if block.body else block.end
                 assert first is not None
-                return f"waits at `{first.text}` (line {first.line})"
+                return f"waits at `{first.text}` ({self.b.program.line(first)})"
         return "has exited"
