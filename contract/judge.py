@@ -218,6 +218,8 @@ class Subject:
         self.compiled: dict[str, None] = {}
         self.approximate = self.communicates = False
         self.configurations = 1
+        # of an autotuned kernel: place -> that configuration in words
+        self.configured: dict[int, str] = {}
         # what it said of launches that are good
         self.notes: dict[str, None] = {}
 
@@ -269,6 +271,11 @@ class Subject:
         if self.communicates:
             yield from TURNS
 
+    def told(self, launch: Launch) -> str:
+        """The launch in words: its name, and of an autotuned kernel the configuration."""
+        words = self.configured.get(launch.configuration)
+        return f"{launch.name} ({words})" if words else launch.name
+
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {
             "kernel": self.kernel.contract.name,
@@ -312,6 +319,8 @@ class Subject:
         self.approximate = self.approximate or bool(reply.payload.get("approximate"))
         self.communicates = self.communicates or bool(reply.payload.get("communicates"))
         self.configurations = max(self.configurations, int(reply.payload.get("configurations", 1)))
+        if reply.payload.get("configured"):
+            self.configured[launch.configuration] = str(reply.payload["configured"])
         self.compiled.update(dict.fromkeys(reply.payload.get("compiled", ())))
         self.notes.update(dict.fromkeys(reply.payload.get("notes", ())))
         if reply.payload.get("not_run"):
@@ -388,7 +397,7 @@ def compare(
     case = bench.cases(name)[index]
     tally.failure = Failure(name, case, launch, dict(outputs), bench.options[best[1]])
     total = sum(out.size for out in ranges.values())
-    where = f"{case.label}, launch {launch.name}"
+    where = f"{case.label}, launch {subject.told(launch)}"
     if len(bench.options) > 1:
         where += f", no listed alternative explains all outputs (nearest: {bench.options[best[1]]})"
     tally.stop("fail", f"{best[0]:,} of {total:,} outputs are not allowed ({where})")
@@ -404,7 +413,7 @@ def judge_set(
         for launch in subject.launches_at(bench, name, index):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
-                tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
+                tally.stop(outcome, f"{detail} ({case.label}, launch {subject.told(launch)})")
                 return
             if not compare(bench, subject, name, index, launch, outputs, tally, alive):
                 return

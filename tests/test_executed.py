@@ -324,5 +324,9 @@ def test_every_configuration_of_an_autotuned_kernel_is_a_launch() -> None:
     contract = find("line")
     subject = Subject(contract, {"kind": "implementation", "name": "x"}, None, launches=(PLAIN,))
     subject.configurations = 3
+    subject.configured = {2: "BLOCK=512 num_warps=8"}
+    *_, last = subject.launches_at(Bench(contract, "quick", 0), "exact", 9)
+    assert subject.told(last) == "configuration-2 (BLOCK=512 num_warps=8)"
+    assert subject.told(PLAIN) == "plain"
     places = [x.configuration for x in subject.launches_at(Bench(contract, "quick", 0), "exact", 9)]
     assert places == [0, 1, 2]

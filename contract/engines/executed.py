@@ -53,7 +53,8 @@ def run(
         "not_run": why the code cannot be executed here; "compiled": with what and for what it was compiled;
         "launched": (entry, digest of its PTX) of each launch, and where the payload asks for "texts" digest -> PTX;
         "approximate": whether instructions were executed that have a bound and no value; "communicates": whether blocks
-        of a grid answered to each other; "configurations": how many an autotuned kernel has.
+        of a grid answered to each other; "configurations": how many an autotuned kernel has; "configured":
+        which of them ran, in words.
     """
     # NumPy's arrays, not the kernel's: what a kernel may touch are the tensors of its launch
     keep_freed_memory()
@@ -69,6 +70,7 @@ def run(
                     configuration=launch["configuration"],
                 )
             )
+            execution.chosen = capture.chosen
             report, outputs = host.run(payload, arrays, put=execution.placed)
     except Exception as error:
         told = _told(error)
@@ -135,6 +137,8 @@ class Execution:
         self.memory = GlobalMemory()
         self.compiled: dict[str, None] = {}
         self.approximate = self.communicates = False
+        # of autotuned kernels, the configuration in words
+        self.chosen: Mapping[str, str] = {}
         # the first launch that could not be executed
         self.failed: Exception | None = None
         # storages that the memory shows: alive, so that no other tensor comes to lie there
@@ -202,6 +206,7 @@ class Execution:
         return {
             "compiled": list(self.compiled),
             "launched": launched,
+            "configured": ", ".join(self.chosen.values()),
             "approximate": self.approximate,
             "communicates": self.communicates,
         }
