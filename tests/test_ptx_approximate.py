@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import ptx_model
@@ -116,7 +117,7 @@ SUBNORMAL = np.array([1, 2, 3, 5, 1000, 0x7FFFFF], np.uint32)
 HUGE = np.array([2.0**125.5, 2.0**126, 2.0**126.5, 2.0**127.9], np.float32).view(np.uint32)
 HALF = np.array([1, 2, 3, 50, 120], np.uint16)
 # operands of results that are subnormal, or as small as there are, and whether these are negative
-TINY = {
+TINY: dict[str, list[tuple[tuple[Any, ...], int]]] = {
     "div.approx.f32": [((SUBNORMAL, ONE), 0), ((SUBNORMAL | MINUS, ONE), 1), ((SUBNORMAL, ONE | MINUS), 1)],
     "div.full.f32": [((SUBNORMAL, ONE), 0), ((SUBNORMAL | MINUS, ONE), 1), ((SUBNORMAL, ONE | MINUS), 1)],
     "rcp.approx.f32": [((HUGE,), 0), ((HUGE | MINUS,), 1)],

@@ -103,7 +103,9 @@ class Schedule:
 
     def _found_nothing(self, number: int) -> bool:
         """Whether the lanes that are ready at a block were all there since global memory last changed."""
-        version, lanes = self.polled.get(number, (-1, None))
+        if number not in self.polled:
+            return False
+        version, lanes = self.polled[number]
         return version == self.b.window.version and not (self.ready[number][0] & ~lanes).any()
 
     def park(self, number: int, lanes: Array) -> None:
