@@ -215,6 +215,7 @@ class Launch:
             bounds.
         configuration: which configuration of an autotuned kernel runs.
         graph: on a GPU the call is recorded into a graph, and replayed.
+        blocks: where an engine chooses: how the blocks of a grid take their turns: 'together', 'in_turn' or 'reversed'.
     """
 
     name: str
@@ -225,6 +226,7 @@ class Launch:
     skew: int = 0
     configuration: int = 0
     graph: bool = False
+    blocks: str = "together"
 
     def __post_init__(self) -> None:
         if not ID_PART.match(self.name):

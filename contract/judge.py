@@ -28,6 +28,8 @@ from contract.worker import Worker
 PLAIN = Launch("plain")
 #: Approximate instructions at the ends of their documented bounds, where an engine models them.
 ENDS = (Launch("approximate-low", skew=-1), Launch("approximate-high", skew=1))
+#: Blocks of a grid that synchronise, one after the other and in reverse, where an engine chooses.
+TURNS = (Launch("blocks-in-turn", blocks="in_turn"), Launch("blocks-reversed", blocks="reversed"))
 #: A call that is recorded into a graph and replayed, where an engine can.
 GRAPH = Launch("cuda-graph", graph=True)
 # Elements of a case that is called some twenty times.
@@ -211,15 +213,19 @@ class Subject:
         self.control = target["kind"] != "implementation"
         # whether it left the worker another than it found it
         self.touched = False
-        # what the engine said of how it was compiled, and whether it executed approximate instructions
+        # what the engine said of how it was compiled, whether it executed approximate instructions, and whether blocks of
+        # a grid answered to each other
         self.compiled: dict[str, None] = {}
-        self.approximate = False
+        self.approximate = self.communicates = False
         self.configurations = 1
+        # of an autotuned kernel: place -> that configuration in words
+        self.configured: dict[int, str] = {}
         # what it said of launches that are good
         self.notes: dict[str, None] = {}
 
     def evidence(self) -> tuple[str, ...]:
-        """With what its code was compiled, for what, and at which results of approximate instructions it was judged."""
+        """With what its code was compiled, for what, and at which results of approximate instructions and in which turns of
+        its blocks it was judged."""
         how = ""
         if self.approximate:
             how = f"; approximate instructions at their nominal results ({self.nominal})"
@@ -228,6 +234,8 @@ class Subject:
                 if self.nominal
                 else "; approximate instructions at both ends of their bounds, too"
             )
+        if self.communicates:
+            how += "; blocks together, one after the other, and reversed"
         return tuple(text + how for text in self.compiled)
 
     def close(self) -> None:
@@ -253,13 +261,20 @@ class Subject:
     def launches_at(self, bench: Bench, name: str, index: int) -> Iterator[Launch]:
         """The launches of a case: all on the first shapes and exact sets, the plain one on the others; after them the
         other configurations of an autotuned kernel, and the ends of the bounds where a call executed approximate
-        instructions."""
+        instructions; those other turns of the blocks where they answer to each other."""
         every = EVERY_LAUNCH[name].get(bench.effort, index + 1) if name in EVERY_LAUNCH else 0
         yield from self.launches if index < every else (PLAIN,)
         for place in range(1, self.configurations):
             yield Launch(f"configuration-{place}", configuration=place)
         if self.approximate and not self.nominal:
             yield from ENDS
+        if self.communicates:
+            yield from TURNS
+
+    def told(self, launch: Launch) -> str:
+        """The launch in words: its name, and of an autotuned kernel the configuration."""
+        words = self.configured.get(launch.configuration)
+        return f"{launch.name} ({words})" if words else launch.name
 
     def payload(self, case: Case, launch: Launch, poison: str) -> dict[str, Any]:
         return {
@@ -280,6 +295,7 @@ class Subject:
                 "skew": launch.skew,
                 "configuration": launch.configuration,
                 "graph": launch.graph,
+                "blocks": launch.blocks,
             },
         }
 
@@ -301,7 +317,10 @@ class Subject:
             return outcome, reply.detail, {}, {}
         self.touched = self.touched or bool(reply.payload.get("touched"))
         self.approximate = self.approximate or bool(reply.payload.get("approximate"))
+        self.communicates = self.communicates or bool(reply.payload.get("communicates"))
         self.configurations = max(self.configurations, int(reply.payload.get("configurations", 1)))
+        if reply.payload.get("configured"):
+            self.configured[launch.configuration] = str(reply.payload["configured"])
         self.compiled.update(dict.fromkeys(reply.payload.get("compiled", ())))
         self.notes.update(dict.fromkeys(reply.payload.get("notes", ())))
         if reply.payload.get("not_run"):
@@ -378,7 +397,7 @@ def compare(
     case = bench.cases(name)[index]
     tally.failure = Failure(name, case, launch, dict(outputs), bench.options[best[1]])
     total = sum(out.size for out in ranges.values())
-    where = f"{case.label}, launch {launch.name}"
+    where = f"{case.label}, launch {subject.told(launch)}"
     if len(bench.options) > 1:
         where += f", no listed alternative explains all outputs (nearest: {bench.options[best[1]]})"
     tally.stop("fail", f"{best[0]:,} of {total:,} outputs are not allowed ({where})")
@@ -394,7 +413,7 @@ def judge_set(
         for launch in subject.launches_at(bench, name, index):
             outcome, detail, _, outputs = subject.call(case, launch)
             if outcome:
-                tally.stop(outcome, f"{detail} ({case.label}, launch {launch.name})")
+                tally.stop(outcome, f"{detail} ({case.label}, launch {subject.told(launch)})")
                 return
             if not compare(bench, subject, name, index, launch, outputs, tally, alive):
                 return

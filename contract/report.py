@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from contract.results import CheckResult, Report
 CRASHED = ("crash", "timeout", "out_of_memory")
 PLANTED = ("red_as_planted", "green_as_planted")
 CONTROL_FIELDS = ("red_as_planted", "green_as_planted", "missed", "red_elsewhere", "crashed")
+# where a call failed, behind why: a launch may be followed by its configuration in brackets
+_PLACE = re.compile(r" \([^()\n]*, launch [^()\n]*(?:\([^()\n]*\))?\)\Z")
 
 
 def counts(report: Report) -> tuple[int, int, int]:
@@ -247,16 +250,31 @@ def words(outcome: str) -> str:
 
 
 def reds(report: Report) -> list[str]:
-    """Every check that is not good, in full: outcome and id, detail, command."""
+    """Every check that is not good: outcome and id, detail, command; of one cause at several gates, where it was told."""
     lines = []
+    told: dict[tuple[str, ...], str] = {}
     for check in (check for check in report.checks if not check.good):
         required = " (required)" if check.outcome == "not_run" else ""
-        lines.append(f"{words(check.outcome).upper()}{required} {check.id}")
+        heading = f"{words(check.outcome).upper()}{required} {check.id}"
+        cause, place = _cause(check.detail)
+        owner = check.implementation or check.control or "reference"
+        key = (check.kernel, check.profile, owner, check.engine, check.outcome, cause)
+        if cause and key in told:
+            lines.append(f"{heading}: the same as {told[key]}{place}")
+            continue
+        told[key] = check.id
+        lines.append(heading)
         if check.planted:
             lines.append(f"    planted: {check.planted}")
         lines += [f"    {line}" for line in check.detail.splitlines()]
         lines.append(f"    reproduce: {reproduce(check)}")
     return lines
+
+
+def _cause(detail: str) -> tuple[str, str]:
+    """What went wrong, without the case and launch at which it was seen, and these: ' (shapes rows=4 d=8, launch plain)'."""
+    found = _PLACE.search(detail)
+    return (detail[: found.start()], found[0]) if found else (detail, "")
 
 
 def reasons(report: Report, outcome: str, verbose: bool) -> list[str]:

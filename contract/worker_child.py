@@ -447,8 +447,9 @@ def _where(error: BaseException) -> str:
 
 
 def own_line(lines: Sequence[tuple[str, int]]) -> str:
-    """'mine.py:12': of (file, line) from the innermost on, the first outside installed packages."""
-    installed = ("site-packages", "dist-packages", str(Path(os.__file__).parent), "<")
+    """'mine.py:12': of (file, line) from the innermost on, the first outside installed packages and what runs it."""
+    engines = str(Path(__file__).parent / "engines")
+    installed = ("site-packages", "dist-packages", str(Path(os.__file__).parent), "<", engines)
     own = (item for item in lines if not any(mark in item[0] for mark in installed))
     path, line = next(own, lines[0])
     return f"{Path(path).name}:{line}"

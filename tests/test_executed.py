@@ -18,7 +18,7 @@ from contract.declare import Contract, Profile, Scalar, output, tensor
 from contract.engines import executed
 from contract.engines.capture import CapturedLaunch, MissingCompiler, active
 from contract.inputs import typical_case
-from contract.judge import ENDS, PLAIN, Bench, Subject
+from contract.judge import ENDS, PLAIN, TURNS, Bench, Subject
 
 Tensor = torch.Tensor
 SHAPE = {"rows": 4, "d": 8}
@@ -290,9 +290,43 @@ def test_the_ends_are_launches_unless_a_source_says_why_not(nominal: str, ends: 
     assert (nominal or "both ends") in told
 
 
+def test_blocks_that_answer_to_each_other_take_other_turns() -> None:
+    """Two blocks that count up one number: no order of them is promised."""
+    body = RIGHT.replace("st.global", "red.global.add.u32 [%d3], 1; st.global")
+    count = SHAPE["rows"] * SHAPE["d"] // 2
+    sides = {"grid": (2, 1, 1), "block": (count, 1, 1)}
+    for name, text, told in (("apart", RIGHT, False), ("together", body, True)):
+        report, _, _ = run(two_blocks(text, sides), name=name)
+        assert report["communicates"] is told
+    contract = find("line")
+    subject = Subject(contract, {"kind": "implementation", "name": "x"}, None, launches=(PLAIN,))
+    bench = Bench(contract, "quick", 0)
+    assert list(subject.launches_at(bench, "stress", 0)) == [PLAIN]
+    subject.communicates, subject.compiled = True, {"hand, sm_80, fusion off": None}
+    assert list(subject.launches_at(bench, "stress", 0)) == [PLAIN, *TURNS]
+    assert "one after the other, and reversed" in subject.evidence()[0]
+    assert [subject.payload(typical_case(contract, SHAPE, 0), x, "nan")["launch"]["blocks"] for x in TURNS] == [
+        "in_turn", "reversed"
+    ]  # fmt: skip
+
+
+def two_blocks(body: str, sides: Mapping[str, Any]) -> Callable[..., Tensor]:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(x)
+        count = torch.zeros(1, dtype=torch.int32)
+        launched(body, x.contiguous(), w.contiguous(), out, count, **sides)
+        return out
+
+    return call
+
+
 def test_every_configuration_of_an_autotuned_kernel_is_a_launch() -> None:
     contract = find("line")
     subject = Subject(contract, {"kind": "implementation", "name": "x"}, None, launches=(PLAIN,))
     subject.configurations = 3
+    subject.configured = {2: "BLOCK=512 num_warps=8"}
+    *_, last = subject.launches_at(Bench(contract, "quick", 0), "exact", 9)
+    assert subject.told(last) == "configuration-2 (BLOCK=512 num_warps=8)"
+    assert subject.told(PLAIN) == "plain"
     places = [x.configuration for x in subject.launches_at(Bench(contract, "quick", 0), "exact", 9)]
     assert places == [0, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import ptx_model
@@ -109,6 +110,53 @@ def test_skewed_results_are_within_the_documented_error_and_reach_its_ends(opcod
     assert reached >= 0.8 * moved or opcode.startswith(
         ("ex2.approx.f32", "ex2.approx.ftz.f32", "sin", "cos")
     )
+
+
+ONE, MINUS = np.uint32(0x3F800000), np.uint32(1 << 31)
+SUBNORMAL = np.array([1, 2, 3, 5, 1000, 0x7FFFFF], np.uint32)
+HUGE = np.array([2.0**125.5, 2.0**126, 2.0**126.5, 2.0**127.9], np.float32).view(np.uint32)
+HALF = np.array([1, 2, 3, 50, 120], np.uint16)
+# operands of results that are subnormal, or as small as there are, and whether these are negative
+TINY: dict[str, list[tuple[tuple[Any, ...], int]]] = {
+    "div.approx.f32": [((SUBNORMAL, ONE), 0), ((SUBNORMAL | MINUS, ONE), 1), ((SUBNORMAL, ONE | MINUS), 1)],
+    "div.full.f32": [((SUBNORMAL, ONE), 0), ((SUBNORMAL | MINUS, ONE), 1), ((SUBNORMAL, ONE | MINUS), 1)],
+    "rcp.approx.f32": [((HUGE,), 0), ((HUGE | MINUS,), 1)],
+    "sqrt.approx.f32": [((SUBNORMAL,), 0)],
+    "rsqrt.approx.f32": [((HUGE,), 0)],
+    "tanh.approx.f32": [((SUBNORMAL,), 0), ((SUBNORMAL | MINUS,), 1)],
+    "ex2.approx.f32": [((np.array([-149, -148.5, -126.5], np.float32).view(np.uint32),), 0)],
+    "tanh.approx.f16": [((HALF,), 0), ((HALF | np.uint16(0x8000),), 1)],
+    "tanh.approx.bf16": [((HALF,), 0), ((HALF | np.uint16(0x8000),), 1)],
+    "ex2.approx.f16": [((np.array([-24, -20, -15], np.float16).view(np.uint16),), 0)],
+    # -133, -130, -127
+    "ex2.approx.ftz.bf16": [((np.array([0xC305, 0xC302, 0xC2FE], np.uint16),), 0)],
+}  # fmt: skip
+TINY |= {
+    op.replace(".f32", ".ftz.f32"): case
+    for op, case in TINY.items()
+    if "f32" in op and "tanh" not in op
+}
+
+
+def test_every_instruction_whose_results_keep_their_sign_is_tried() -> None:
+    assert set(TINY) == {o for o in SINGLE if o.split(".")[0] not in ("sin", "cos", "lg2")}
+
+
+@pytest.mark.parametrize("opcode", TINY)
+def test_no_end_is_beyond_zero(opcode: str) -> None:
+    for operands, sign in TINY[opcode]:
+        sources = np.broadcast_arrays(*operands)
+        for skew in (-1, 0, 1):
+            (found,) = run(opcode, *(x.copy() for x in sources), skew=skew)
+            assert (found >> (8 * found.itemsize - 1) == sign).all(), (skew, found)
+
+
+def test_the_lower_end_of_the_smallest_quotient_is_a_zero() -> None:
+    """2^-149 / 1, two ulps of 2^-149 off: from +0 to 3 * 2^-149, not below; and mirrored."""
+    a, one = np.array([1, 0x80000001], np.uint32), np.full(2, 0x3F800000, np.uint32)
+    low, high = (run("div.full.f32", a, one, skew=s)[0].tolist() for s in (-1, 1))
+    assert low == [0, 0x80000003]
+    assert high == [3, 0x80000000]
 
 
 def test_ex2_moves_by_two_values_and_never_below_zero() -> None:

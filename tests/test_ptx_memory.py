@@ -7,7 +7,7 @@ import pytest
 from ptx_kernel import memory, run
 
 from contract.engines.ptx.faults import PtxFault
-from contract.engines.ptx.memory import GlobalMemory
+from contract.engines.ptx.memory import GlobalMemory, Window
 
 RNG = np.random.default_rng(2)
 N = np.arange(64, dtype=np.uint32)
@@ -145,6 +145,37 @@ def test_a_wrong_address_is_a_fault_that_names_where(body: str, said: str) -> No
     assert "line " in str(caught.value)
 
 
+def test_a_fault_names_places_that_are_the_same_in_every_run() -> None:
+    """The offset in a buffer, never an address; of what lies nowhere, that."""
+    for body, said in (
+        ("ld.global.u32 %r2, [%d0+2];", "misaligned for 4 bytes: 2 bytes from the start of a0 (256 bytes)"),
+        ("ld.global.u32 %r2, [%d0+256];", "out of bounds: 0 bytes past the end of a0 (256 bytes)"),
+        ("ld.global.u32 %r2, [8];", "4 bytes are out of bounds: far from every buffer"),
+    ):  # fmt: skip
+        with pytest.raises(PtxFault) as caught:
+            run(body, np.zeros(64, np.uint32))
+        assert said in str(caught.value)
+        assert "0x" not in str(caught.value)
+
+
+def test_a_fault_names_the_line_of_the_source() -> None:
+    """That of .loc, and of what was inlined the line that calls it; none where .loc says 0."""
+    body = """.loc 1 14 3
+        mov.u32 %r2, 1;
+        .loc 2 90 5, function_name $L, inlined_at 1 15 7
+        {}
+        .loc 1 0 0
+        {}"""
+    head = '.file 1 "/home/me/kernel.py"\n.file 2 "/usr/lib/standard.py"'
+    wrong = "ld.global.u32 %r2, [%d0+2];"
+    for texts, said in (
+        ((wrong, ""), r"line \d+, kernel\.py:15, `ld"),
+        (("", wrong), r"line \d+, `ld"),
+    ):
+        with pytest.raises(PtxFault, match=said):
+            run(body.format(*texts), np.zeros(64, np.uint32), head=head)
+
+
 def test_masked_lanes_may_have_any_address() -> None:
     data = words(20)
     out = np.zeros(32, np.uint32)
@@ -163,7 +194,7 @@ def test_an_access_across_two_adjacent_regions_is_a_fault() -> None:
     made.add(raw.ctypes.data + 132, view[132:], "right")
     with pytest.raises(ValueError, match="overlaps"):
         made.add(raw.ctypes.data + 8, view[8:9], "both")
-    assert "4 bytes past the end of right" in made.nearest(raw.ctypes.data + 260)
+    assert "4 bytes past the end of right" in Window(made.regions, 1).nearest(raw.ctypes.data + 260)
 
 
 def test_lanes_may_be_in_several_regions_at_once() -> None:

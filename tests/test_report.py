@@ -178,6 +178,32 @@ def test_a_red_is_printed_in_full_with_its_command() -> None:
     assert lines[-1] == "5 passed, 1 failed, 1 skipped"
 
 
+def test_one_cause_at_several_gates_is_printed_once_and_kept_whole_in_the_json() -> None:
+    """Told apart are causes, outcomes and implementations; where it was seen is said of each."""
+    why = "CompilationError: num_warps must be a power of 2\n  got 3"
+    seen = {"shapes": "rows=4 d=8", "stress": "seed=0 block=0", "exact": "seed=0 set=1"}
+    checks = [
+        result(
+            f"a/once/mine/{gate}",
+            "fail",
+            detail=f"{why} ({case}, launch configuration-2 (BLOCK=8 num_warps=3))",
+        )
+        for gate, case in seen.items()
+    ]
+    other = result("a/once/yours/shapes", "fail", detail=f"{why} (rows=4 d=8, launch plain)")
+    crash = result("a/once/mine/bounds", "crash", detail=f"{why} (rows=4 d=8, launch plain)")
+    report = Report(checks=[*checks, other, crash])
+    lines = list(closing_lines(report))
+    assert sum("num_warps must be" in line for line in lines) == 3
+    assert (
+        "FAIL a/once/mine/stress: the same as a/once/mine/shapes (seed=0 block=0, launch configuration-2 (BLOCK=8 num_warps=3))"
+        in lines
+    )
+    assert [check["detail"] for check in to_json(report)["checks"]] == [
+        c.detail for c in report.checks
+    ]
+
+
 def test_reasons_notes_and_problems_are_named() -> None:
     lines = list(closing_lines(replace_report(notes=["N"], problems=["P"], limit_problems=["L"])))
     assert "not run: needs triton: 1 check of triton" in lines

@@ -170,6 +170,7 @@ def test_every_configuration_can_be_chosen(
     assert (launch.grid[0], launch.block[0]) == (blocks, threads)
     assert launch.configuration == (place % 3, 3)
     assert capture.configurations == {"doubled": 3}
+    assert "num_warps=" in capture.chosen["doubled"]
     assert configurations(client.doubled) == 3
     assert configurations(client.affine) == 1
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract import worker_process, worker_server
+from contract import worker_child, worker_process, worker_server
 from contract.errors import ContractError
 from contract.shared_arrays import (
     Malformed,
@@ -762,3 +762,15 @@ def test_a_worker_starts_fast_and_answers_fast(worker: Worker) -> None:
         calls.append(time.monotonic() - start)
     assert min(starts) < 0.5
     assert min(calls) < 0.005
+
+
+def test_a_failure_is_placed_at_the_line_of_its_author_and_not_at_an_engines() -> None:
+    engine = str(Path(worker_child.__file__).parent / "engines" / "triton_launch.py")
+    lines = [
+        ("/x/site-packages/triton/compiler.py", 9),
+        (engine, 155),
+        ("/home/me/mine.py", 12),
+        ("/home/me/run.py", 3),
+    ]
+    assert worker_child.own_line(lines) == "mine.py:12"
+    assert worker_child.own_line(lines[:2]) == "compiler.py:9"

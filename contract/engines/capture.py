@@ -103,6 +103,7 @@ class Capture:
         cache: folder of what was compiled.
         native: each launch is made on a device, and handed to the sink after that.
         configurations: autotuned kernel -> how many configurations it had at its launch.
+        chosen: autotuned kernel -> the configuration that runs, in words: 'BLOCK=512 num_warps=8'.
         launches: how many launches the sink was given.
         failed: the first launch that could not be made, whether its launcher goes on or not.
     """
@@ -114,6 +115,7 @@ class Capture:
     cache: Path
     native: bool = False
     configurations: dict[str, int] = field(default_factory=dict)
+    chosen: dict[str, str] = field(default_factory=dict)
     launches: int = 0
     failed: Exception | None = None
 

@@ -52,13 +52,14 @@ def run(
     Returns:
         "not_run": why the code cannot be executed here; "compiled": with what and for what it was compiled;
         "launched": (entry, digest of its PTX) of each launch, and where the payload asks for "texts" digest -> PTX;
-        "approximate": whether instructions were executed that have a bound and no value; "configurations": how many an
-        autotuned kernel has.
+        "approximate": whether instructions were executed that have a bound and no value; "communicates": whether blocks
+        of a grid answered to each other; "configurations": how many an autotuned kernel has; "configured":
+        which of them ran, in words.
     """
     # NumPy's arrays, not the kernel's: what a kernel may touch are the tensors of its launch
     keep_freed_memory()
-    execution = Execution(payload["launch"]["skew"], payload.get("mutant"))
     launch = payload["launch"]
+    execution = Execution(launch["skew"], payload.get("mutant"), blocks=launch["blocks"])
     try:
         with ExitStack() as stack:
             stack.enter_context(execution.watching())
@@ -69,6 +70,7 @@ def run(
                     configuration=launch["configuration"],
                 )
             )
+            execution.chosen = capture.chosen
             report, outputs = host.run(payload, arrays, put=execution.placed)
     except Exception as error:
         told = _told(error)
@@ -123,15 +125,20 @@ class Execution:
     """The launches of one call: the memory that they share, and what is to be said of them.
 
     `mutant`: {"entry", "digest", "text"}: the text that is executed in the place of the entry's PTX of that digest.
+    `skew`, `blocks`: those of contract.engines.ptx.machine:launch.
     """
 
-    def __init__(self, skew: int, mutant: Mapping[str, Any] | None = None) -> None:
-        self.skew, self.mutant = skew, mutant
+    def __init__(
+        self, skew: int, mutant: Mapping[str, Any] | None = None, blocks: str = "together"
+    ) -> None:
+        self.skew, self.mutant, self.blocks = skew, mutant, blocks
         self.launched: dict[tuple[str, str], None] = {}
         self.texts: dict[str, str] = {}
         self.memory = GlobalMemory()
         self.compiled: dict[str, None] = {}
-        self.approximate = False
+        self.approximate = self.communicates = False
+        # of autotuned kernels, the configuration in words
+        self.chosen: Mapping[str, str] = {}
         # the first launch that could not be executed
         self.failed: Exception | None = None
         # storages that the memory shows: alive, so that no other tensor comes to lie there
@@ -167,11 +174,13 @@ class Execution:
             self.memory,
             dynamic_shared=launch.shared,
             skew=self.skew,
+            blocks=self.blocks,
             # a mutant that never ends has no progress to report
             progress=None if self.mutant else lambda *_: progress(),
         )
         self.wrote.update(done.written)
         self.approximate = self.approximate or bool(done.approximate) or done.contended
+        self.communicates = self.communicates or done.communicates
 
     def _text(self, launch: CapturedLaunch) -> str:
         digest = digest_of(launch.ptx)
@@ -197,7 +206,9 @@ class Execution:
         return {
             "compiled": list(self.compiled),
             "launched": launched,
+            "configured": ", ".join(self.chosen.values()),
             "approximate": self.approximate,
+            "communicates": self.communicates,
         }
 
     def watching(self) -> AbstractContextManager[Any]:

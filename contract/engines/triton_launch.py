@@ -181,7 +181,9 @@ def _patched(capture: Capture) -> Iterator[None]:
         capture.configurations[self.base_fn.__qualname__] = len(found)
         place = capture.configuration % len(found)
         self.best_config = config = found[place]
-        chosen = {**options, **config.all_kwargs()}
+        own = config.all_kwargs()
+        capture.chosen[self.base_fn.__qualname__] = " ".join(f"{k}={v}" for k, v in own.items())
+        chosen = {**options, **own}
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **chosen})
         tuned.append((place, len(found)))

@@ -137,11 +137,9 @@ def _implementation(
             assert isinstance(subject, _Mutated)
             subject.original = original
             subject.mutant = {"entry": entry, "digest": digest, "text": mutant.text}
-            # the same calls, also where the changed instruction was the approximate one
-            subject.approximate, subject.configurations = (
-                original.approximate,
-                original.configurations,
-            )
+            # the same calls, also where the changed instruction was the approximate or the atomic one
+            for fact in ("approximate", "communicates", "configurations"):
+                setattr(subject, fact, getattr(original, fact))
             result = _verdict(
                 bench, subject, Result(judged.implementation, entry, mutant, SURVIVED)
             )

@@ -6,7 +6,7 @@ Source: PTX ISA, sections 9.7.9.8 (ld), 9.7.9.11 (st), 5.1 (State Spaces), 6.4.1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,11 @@ from contract.engines.ptx.decoded import (
 from contract.engines.ptx.faults import Malformed, Unsupported
 from contract.engines.ptx.memory import WINDOW_BYTES, WINDOWS, Bytes, Region, Space
 from contract.engines.ptx.noting import note_read, write
-from contract.engines.ptx.syntax import width
+from contract.engines.ptx.syntax import STRONG, width
 
 Array = NDArray[Any]
 Run = Callable[[Batch, Mask], None]
 SPACES = ("global", "shared", "local", "const", "param")
-STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"])
 # hints of caching and scope: what is read and written does not depend on them
 HINTS = frozenset(
     [
@@ -143,13 +142,21 @@ def parts(b: Batch, m: Mask, address: Array, size: int, space: str) -> Iterator[
     """The memories that the active lanes' addresses lie in, with which of the lanes (None: all) and where in each."""
     if (address & np.uint64(size - 1)).any():
         bad = int(np.nonzero(address & np.uint64(size - 1))[0][0])
-        b.fault(f"address 0x{int(address[bad]):x} is misaligned for {size} bytes", lane(b, m, bad))
+        misaligned(b, int(address[bad]), size, space, lane(b, m, bad))
     if space == "generic":
         yield from _generic(b, m, address, size)
     elif space == "global":
         yield from _global(b, m, address, size, None)
     else:
         yield owned(b, m, address, size, getattr(b, space), None)
+
+
+def misaligned(b: Batch, address: int, size: int, space: str, lane: int) -> NoReturn:
+    """Raise the fault of an access that is not at a multiple of its size."""
+    in_global = space in ("global", "generic") and address < WINDOWS["shared"]
+    # an offset: addresses of buffers are others in every run
+    at = b.window.nearest(address) if in_global else f"byte {address} of {space} memory"
+    b.fault(f"misaligned for {size} bytes: {at}", lane)
 
 
 def lane(b: Batch, m: Mask, active: int) -> int:
@@ -179,12 +186,7 @@ def _global(b: Batch, m: Mask, address: Array, size: int, chosen: Array | None) 
     if len(outside):
         bad = int(outside[0])
         who = lane(b, m, bad if chosen is None else int(chosen[bad]))
-        from contract.engines.ptx.memory import GlobalMemory
-
-        memory = GlobalMemory()
-        memory.regions = b.window.regions
-        value = int(address[bad])
-        b.fault(f"{size} bytes at 0x{value:x} are out of bounds: {memory.nearest(value)}", who)
+        b.fault(f"{size} bytes are out of bounds: {b.window.nearest(int(address[bad]))}", who)
     for one, index in found:
         inside = index if chosen is None else chosen[index]
         yield one, inside, (address[index] - np.uint64(one.address)).astype(np.int64)

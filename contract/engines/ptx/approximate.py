@@ -2,7 +2,8 @@
 
 With skew 0 a result is the correctly rounded one. With skew -1 or 1 it is the lowest or highest value within the documented
 error, so that a kernel whose result moves between them leans on more than the ISA promises. Results that the ISA's tables
-name (of zeros, infinities and NaN) stay; so do the signs of results, overflow to infinity and underflow to zero.
+name (of zeros, infinities and NaN) stay; so do overflow to infinity and underflow to zero. An end beyond zero is a zero of
+the exact result's sign; of sin, cos and lg2, which cross zero with an absolute error, it is what that error makes it.
 """
 
 from __future__ import annotations
@@ -87,10 +88,15 @@ def _error(bound: Bound, exact: Array, fmt: Format) -> Array:
     return bound.size * formats.ulp(exact, fmt.fmt)
 
 
-def moved(nearest: Array, exact: Array, error: Array, fmt: Format, skew: int) -> Array:
+def moved(
+    nearest: Array, exact: Array, error: Array, fmt: Format, skew: int, *, keeps_sign: bool
+) -> Array:
     """The end of exact +- error in the format; nearest where no other value lies within, or none that is finite."""
     inward = "rp" if skew < 0 else "rm"
     end = fmt.narrow(exact + skew * error, inward)
+    if keeps_sign:
+        crosses = (exact + skew * error) * np.sign(exact) <= 0
+        end = np.where(crosses, nearest & type(fmt.nan)(~fmt.magnitude & (2**fmt.width - 1)), end)
     value, limit = fmt.value(nearest), fmt.value(end)
     outside = limit > value if skew < 0 else limit < value
     free = np.isfinite(limit) & np.isfinite(value) & ~outside
@@ -120,7 +126,7 @@ def skewed(name: str, nearest: Array, exact: Array, fmt: Format, skew: int, sour
         error = _error(bound, exact, fmt)
         if name == "lg2":
             error = np.where((x > 0.5) & (x < 2), BOUNDS["lg2, near 1"].size, error)
-        found = moved(nearest, exact, error, fmt, skew)
+        found = moved(nearest, exact, error, fmt, skew, keeps_sign=name != "lg2")
         if bound.kind != "absolute" and name != "lg2":
             found = np.where(fmt.value(nearest) == 0, nearest, found)
     return np.where(_documented(name, sources), nearest, found)
@@ -131,7 +137,7 @@ def _skewed_circular(
 ) -> Array:
     """sin and cos: a larger error further out, and anything from -1 to 1 beyond 100 pi."""
     error = np.where(np.abs(x) > TWO_PI, BOUNDS[f"{name}, far"].size, BOUNDS[name].size)
-    found = moved(nearest, exact, error, fmt, skew)
+    found = moved(nearest, exact, error, fmt, skew, keeps_sign=False)
     end = fmt.narrow(np.full(1, float(skew)), "rn")
     return np.where(np.abs(x) > HUNDRED_PI, end, found)
 

@@ -86,7 +86,11 @@ def atom(program: Program, instruction: Instruction) -> Run:
             lanes = lanes_of(b, m, chosen)
             mine = values if chosen is None else [v[chosen] for v in values]
             _noted(b, memory, at, size, lanes, operation[0], shape)
-            got = in_turn(memory, at, dtype, mine, flushed if isinstance(memory, Region) else f)
+            shared = isinstance(memory, Region)
+            got = in_turn(memory, at, dtype, mine, flushed if shared else f)
+            if shared and b.program.polls and (memory.take(at, dtype) != got).any():
+                # what failed to take a lock changed nothing
+                b.window.version += 1
             old[slice(None) if chosen is None else chosen] = got
         if index >= 0:
             b.put_active(index, old if fit is None else fit(old), m)

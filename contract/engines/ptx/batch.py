@@ -229,7 +229,7 @@ class Batch:
     def where(self, instruction: Instruction | None = None) -> str:
         shown = instruction or self.now
         assert shown is not None
-        return f"{self.program.name}, line {shown.line}, `{shown.text}`"
+        return f"{self.program.name}, {self.program.line(shown)}, `{shown.text}`"
 
     def who(self, lane: int) -> str:
         """A lane in words: thread, block and warp."""

@@ -180,7 +180,7 @@ def _fetched(
     off = address & np.uint64(size - 1)
     if ((off != 0) & (sizes > 0)).any():
         bad = int(np.nonzero((off != 0) & (sizes > 0))[0][0])
-        b.fault(f"address 0x{int(address[bad]):x} is misaligned for {size} bytes", int(lanes[bad]))
+        accesses.misaligned(b, int(address[bad]), size, "global", int(lanes[bad]))
     data = np.zeros((m.count, size), np.uint8)
     without: Array | None = None
     for count in np.unique(sizes[sizes > 0]):

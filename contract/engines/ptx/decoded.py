@@ -6,6 +6,7 @@ once for every width that it is read at.
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,7 +134,12 @@ class GlobalVariable:
 
 @dataclass(slots=True)
 class Program:
-    """An entry ready to be launched; `layout` is filled while it is decoded."""
+    """An entry ready to be launched; `layout` is filled while it is decoded.
+
+    Attributes:
+        polls: the numbers of the blocks of instructions that may wait for another block of the grid.
+        sources: (line of the PTX, 'kernel.py:14') in order: from which line on what was made of which; '' for unknown.
+    """
 
     name: str
     function: Function
@@ -148,6 +154,8 @@ class Program:
     undefined: frozenset[int] = frozenset()
     uses_copies: bool = False
     granules: dict[str, int] = field(default_factory=dict)
+    polls: frozenset[int] = frozenset()
+    sources: list[tuple[int, str]] = field(default_factory=list)
 
     def slot(self, what: Any, bits: int) -> int:
         """The slot that holds an operand at a width; of a register its own."""
@@ -158,6 +166,12 @@ class Program:
             self.slots[key] = self.slot_count
             self.slot_count += 1
         return self.slots[key]
+
+    def line(self, instruction: Instruction) -> str:
+        """Where an instruction stands, and where the compiler says it comes from: 'line 132, kernel.py:14'."""
+        at = bisect.bisect_right(self.sources, instruction.line, key=lambda one: one[0])
+        source = self.sources[at - 1][1] if at else ""
+        return f"line {instruction.line}" + (f", {source}" if source else "")
 
     @property
     def dynamic_base(self) -> int:

@@ -3,12 +3,16 @@
 Blocks go in batches, all lanes of a batch as NumPy arrays; an instruction is executed once for the lanes that are at
 it. Blocks of different batches, and warps, take turns in one fixed order: what another order would give is not seen,
 but accesses whose order matters are reported (contract.engines.ptx.races).
+
+Blocks that synchronise through global memory may see more or less of each other, and no access of theirs is a race.
+Together, all of them do their first atomic before any goes on; one after the other, each sees the ones before it alone.
+Both are what a device may do, and so is the reverse (`blocks` of `launch`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -38,6 +42,14 @@ GRID_LIMIT = ((1 << 31) - 1, 65535, 65535)
 MOST_RUNS = 16
 # A loop that goes round this often is taken for one without an end.
 LIMIT = 5_000_000
+# How the blocks of a grid may take their turns.
+BLOCKS = ("together", "in_turn", "reversed")
+# The polls of memory that nobody changed after which the next batch has its turn, and the rounds of a loop after which it
+# is asked whether it waits for another batch at all.
+MOST_POLLS = 8
+MOST_ROUNDS = 1024
+# So many batches that wait keep their registers; the one that all wait for may be the last to begin: that is begun next.
+MOST_WAITING = 512
 
 
 @dataclass(slots=True)
@@ -54,6 +66,8 @@ class Launched:
             first one's where skew is -1.
         written: addresses of the regions of global memory that were stored to.
         racing_reads: reads of lanes whose value a race leaves open, and that nothing depends on.
+        communicates: whether blocks, of several, read or changed global memory in a way that others may answer to: what
+            they see may depend on which of them came first.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -64,6 +78,7 @@ class Launched:
     written: tuple[int, ...] = ()
     racing_reads: int = 0
     contended: bool = False
+    communicates: bool = False
 
 
 def launch(
@@ -77,6 +92,7 @@ def launch(
     progress: Callable[[int, int], None] | None = None,
     limit: int = LIMIT,
     most_lanes: int = MOST_LANES,
+    blocks: str = "together",
 ) -> Launched:
     """Run an entry on every thread of a grid.
 
@@ -87,6 +103,8 @@ def launch(
         skew: -1, 0 or 1: approximate instructions give the lower end of their bound, the nearest value, the upper end.
         progress: called with the blocks done and all blocks, after each batch.
         limit: how often one block of instructions may be run by a batch.
+        blocks: 'together'; 'in_turn' or 'reversed': one after the other, by their numbers or from the last one, where one
+            that waits for others lets them go on.
 
     Raises:
         PtxFault: the kernel is wrong; the message names instruction, line, thread and block.
@@ -94,7 +112,17 @@ def launch(
     """
     _fits(program, grid, block, params, dynamic_shared)
     runs = _Runs(
-        program, grid, block, params, memory, dynamic_shared, skew, progress, limit, most_lanes
+        program,
+        grid,
+        block,
+        params,
+        memory,
+        dynamic_shared,
+        skew,
+        progress,
+        limit,
+        most_lanes,
+        blocks,
     )
     return runs.settled()
 
@@ -114,6 +142,7 @@ class _Runs:
         progress: Callable[[int, int], None] | None,
         limit: int,
         most_lanes: int,
+        blocks: str,
     ) -> None:
         self.program, self.grid, self.block = program, grid, block
         self.memory, self.dynamic_shared, self.skew = memory, dynamic_shared, skew
@@ -124,7 +153,11 @@ class _Runs:
         shared = program.shared_total(dynamic_shared)
         # shared memory is shadowed by a record of each granule and of its reads by each warp
         heavy = max(1, shared * (1 + (18 + 8 * warps) // program.granules["shared"]))
-        self.each = max(1, min(most_lanes // (warps * 32), MOST_SHARED // heavy))
+        if blocks not in BLOCKS:
+            raise ValueError(f"blocks={blocks!r}; use one of {', '.join(BLOCKS)}")
+        self.turns = blocks
+        together = max(1, min(most_lanes // (warps * 32), MOST_SHARED // heavy))
+        self.each = together if blocks == "together" else 1
         self.racing = Racing()
         self.window = Window([], 1)
 
@@ -161,17 +194,42 @@ class _Runs:
         visits = np.zeros(len(self.program.blocks), np.int64)
         report = Launched(lanes=self.blocks * self.block[0] * self.block[1] * self.block[2])
         try:
-            for first in range(0, self.blocks, self.each):
-                self._batch(first, order, visits)
-                report.batches += 1
+            with np.errstate(all="ignore"):
+                self._batches(order, visits)
         except PtxFault as fault:
             return report, fault
         except Enough:
             return report, None
+        report.batches = -(-self.blocks // self.each)
+        report.communicates = self.blocks > 1 and bool(order.acquired.any())
         _count(self.program, visits, report)
         return report, None
 
-    def _batch(self, first: int, order: Order, visits: Array) -> None:
+    def _batches(self, order: Order, visits: Array) -> None:
+        """Run all batches, each until it ends or waits for another; those that wait take turns then."""
+        starts = deque(range(0, self.blocks, self.each))
+        if self.turns == "reversed":
+            starts.reverse()
+        waiting: deque[Iterator[None]] = deque()
+        version = done = 0
+        while starts or waiting:
+            if starts:
+                first = starts.popleft() if len(waiting) < MOST_WAITING else starts.pop()
+                batch = self._batch(first, order, visits)
+            else:
+                batch = waiting.popleft()
+            ended = next(batch, True)
+            if ended:
+                done += self.each
+            else:
+                waiting.append(batch)
+            # those that wait for each other and change nothing are no progress
+            if self.progress is not None and (ended or self.window.version > version):
+                self.progress(min(done, self.blocks), self.blocks)
+            version = self.window.version
+
+    def _batch(self, first: int, order: Order, visits: Array) -> Iterator[None]:
+        """Run a batch; where it waits for another one, control is given away."""
         count = min(self.each, self.blocks - first)
         order.batch(first, count)
         batch = Batch(
@@ -187,10 +245,10 @@ class _Runs:
             self.dynamic_shared,
             self.skew,
         )
-        with np.errstate(all="ignore"):
-            _run(batch, visits, self.limit)
-        if self.progress is not None:
-            self.progress(first + count, self.blocks)
+        for _ in _run(batch, visits, self.limit):
+            held = order.held()
+            yield
+            order.resume(held)
 
     def blamed(self, fault: Undefined, without: str) -> str:
         """The race behind a fault: of the reads that race those that alone lead to one."""
@@ -241,8 +299,8 @@ def _window(program: Program, memory: GlobalMemory) -> Window:
     return Window([*memory.regions, *own], program.granules["global"])
 
 
-def _run(b: Batch, visits: Array, limit: int) -> None:
-    """Run all lanes of a batch to their end."""
+def _run(b: Batch, visits: Array, limit: int) -> Iterator[None]:
+    """Run all lanes of a batch to their end; a stop is where all that is left waits for another batch."""
     blocks = b.program.blocks
     schedule = b.schedule = Schedule(b)
     poison = b.poison
@@ -258,7 +316,9 @@ def _run(b: Batch, visits: Array, limit: int) -> None:
         visits[number] += m.count
         runs[number] += 1
         if runs[number] > limit:
-            _endless(b, block, m, {n for n, times in enumerate(runs) if 2 * times > limit})
+            _endless(b, block, m)
+        if b.blocks < b.grid_blocks and _waits(b, runs, number):
+            yield
         for instruction in block.body:
             b.now = instruction
             if poison:
@@ -275,6 +335,17 @@ def _run(b: Batch, visits: Array, limit: int) -> None:
             ending.run(b, m)  # type: ignore[misc]  # bound by build.bind
 
 
+def _waits(b: Batch, runs: list[int], number: int) -> bool:
+    """Whether what is left to the batch is a loop that another one ends."""
+    if b.schedule.idle >= MOST_POLLS:
+        b.schedule.idle = 0
+        return True
+    if runs[number] % MOST_ROUNDS:
+        return False
+    loop = {n for n, times in enumerate(runs) if 2 * times > runs[number]}
+    return awaited(b.program.blocks, loop) is not None
+
+
 def _gathered(b: Batch, block: Block, m: Mask) -> Mask | None:
     """Set lanes aside that must wait for others of their warp; the rest, if any."""
     assert block.gather is not None
@@ -287,14 +358,8 @@ def _gathered(b: Batch, block: Block, m: Mask) -> Mask | None:
     return Mask(lanes, count, False) if count else None
 
 
-def _endless(b: Batch, block: Block, m: Mask, loop: set[int]) -> NoReturn:
+def _endless(b: Batch, block: Block, m: Mask) -> NoReturn:
     b.now = block.body[0] if block.body else block.end
-    read = awaited(b.program.blocks, loop)
-    if read is not None and b.grid_blocks > b.blocks:
-        raise Unsupported(
-            f"{b.program.name}, line {read.line}, `{read.text}`: blocks wait for each other in a loop, and not all"
-            " blocks of the grid are executed at once"
-        )
     b.fault("taken for a loop without an end: it was run too often", int(np.argmax(m.lanes)))
 
 

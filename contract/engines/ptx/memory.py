@@ -20,6 +20,8 @@ Array = NDArray[Any]
 # Generic addresses of shared, local and parameter memory: far above what an operating system hands out (below 1 << 57).
 WINDOWS = {"shared": 1 << 60, "local": 1 << 61, "param": 1 << 62}
 WINDOW_BYTES = 1 << 32
+# An address so far from every buffer is wrong in another way than by an index.
+FAR = 1 << 30
 
 
 class Bytes:
@@ -139,31 +141,20 @@ class GlobalMemory:
             if region.address == address:
                 region.defined = None
 
-    def nearest(self, address: int) -> str:
-        """The region that lies nearest to an address, in words."""
-        if not self.regions:
-            return "there is no memory at all"
-
-        def distance(r: Region) -> int:
-            return max(r.address - address, address - r.end + 1, 0)
-
-        found = min(self.regions, key=distance)
-        where = f"{address - found.address} bytes from the start"
-        if address >= found.end:
-            where = f"{address - found.end} bytes past the end"
-        elif address < found.address:
-            where = f"{found.address - address} bytes before the start"
-        return f"{where} of {found.name} ({len(found.view)} bytes)"
-
 
 class Window:
-    """The regions of one launch: the caller's, and the module's own variables."""
+    """The regions of one launch: the caller's, and the module's own variables.
+
+    Attributes:
+        version: grows whenever a byte of them may have changed.
+    """
 
     def __init__(self, regions: Iterable[Region], grain: int) -> None:
         self.regions = sorted(regions, key=lambda r: r.address)
         self.starts = np.array([r.address for r in self.regions], np.uint64)
         self.ends = [r.end for r in self.regions]
         self.last: Region | None = None
+        self.version = 0
         for r in self.regions:
             # granules begin with the region: of one at an odd address they are single bytes
             r.grain(min(grain, r.address & -r.address or grain))
@@ -179,6 +170,24 @@ class Window:
         """Drop what is needed during a launch only."""
         for r in self.regions:
             r.shadow = r.kept = None
+
+    def nearest(self, address: int) -> str:
+        """The region that lies nearest to an address, in words; no address, which differs from run to run."""
+        if not self.regions:
+            return "there is no memory at all"
+
+        def distance(r: Region) -> int:
+            return max(r.address - address, address - r.end + 1, 0)
+
+        found = min(self.regions, key=distance)
+        if distance(found) > FAR:
+            return "far from every buffer"
+        where = f"{address - found.address} bytes from the start"
+        if address >= found.end:
+            where = f"{address - found.end} bytes past the end"
+        elif address < found.address:
+            where = f"{found.address - address} bytes before the start"
+        return f"{where} of {found.name} ({len(found.view)} bytes)"
 
     def find(self, low: int, high: int) -> Region | None:
         """The region that holds all of low..high-1."""

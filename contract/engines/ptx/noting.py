@@ -163,7 +163,7 @@ def _race(b: Batch, memory: Bytes, kind: str, lane: int, one: Unordered) -> str:
     space = "shared" if shared else "global"
     return (
         f"{b.where()}: a race in {space} memory: this {kind} is not ordered after `{earlier.text}`"
-        f" (line {earlier.line}) of {other}; {b.who(lane)}"
+        f" ({b.program.line(earlier)}) of {other}; {b.who(lane)}"
     )
 
 
@@ -188,6 +188,8 @@ def write(
 
     note_write(b, memory, at, size, lanes, changed, atomic=strong, undefined=bad)
     memory.put(at, values)
+    if isinstance(memory, Region):
+        b.window.version += 1
     if memory.shadow is not None:
         lost = changed()
         if lost.any() and bad is None:

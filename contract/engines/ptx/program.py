@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contract.engines.ptx import build, flow
+from pathlib import PurePath
+
+from contract.engines.ptx import build, flow, spin
 from contract.engines.ptx.decode import Decoder
 from contract.engines.ptx.decoded import Program
 from contract.engines.ptx.faults import Malformed
@@ -29,5 +31,10 @@ def decode(module: Module, entry: str | None = None) -> Program:
     decoder.emit("exit", (), function.line, "(end of the entry)")
     program = decoder.finish()
     build.bind(program)
+    program.sources = [
+        (at, f"{PurePath(module.files[file]).name}:{line}" if line and file in module.files else "")
+        for at, file, line in module.locations
+    ]
+    program.polls = spin.polls(program.blocks)
     program.undefined = flow.maybe_undefined(program)
     return program

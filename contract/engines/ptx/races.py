@@ -6,7 +6,8 @@ a write, is a race; a write that leaves the bytes as they are is none, and two a
 
 Between blocks nothing is known, unless the one made its writes known (a fence and then an atomic or volatile access, or
 a release) and the other has since looked (an atomic, volatile or acquire access). Which variable was used for that is
-not looked at, so that of kernels that synchronise blocks some races are missed and no correct one is refused.
+not looked at, so that of kernels that synchronise blocks some races are missed and no correct one is refused. What they
+would come to, other turns of the blocks show (contract.engines.ptx.machine).
 
 What is to be made of a read that races is for contract.engines.ptx.racing to say.
 
@@ -212,6 +213,14 @@ class Order:
         self.known = np.zeros((blocks * self.warps, self.warps), np.int64)
         self._itself()
         self.floor = 0
+
+    def held(self) -> tuple[int, Array, int]:
+        """What belongs to the batch, for when it goes on after another."""
+        return self.first_warp, self.known, self.floor
+
+    def resume(self, held: tuple[int, Array, int]) -> None:
+        """Go on with a batch."""
+        self.first_warp, self.known, self.floor = held
 
     def _itself(self) -> None:
         n = len(self.known)

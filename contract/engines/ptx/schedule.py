@@ -3,6 +3,9 @@
 Lanes with the lowest block of instructions go first, which brings diverged lanes together where compilers mean them to
 meet. A block that needs more lanes of a warp than have come sets those that have aside until the others arrive; where
 nothing else can run, that is a fault.
+
+Lanes that polled global memory (an atomic, a strong load) and come back there go after all others until it changed: what
+they wait for is for others to do.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import Instruction
 
 Array = NDArray[Any]
-# so often in a row the lowest block goes first although others could: they might be what it waits for
+# so often in a row the lowest block goes first although others could: they might be what it waits for. Then one of all,
+# the highest first.
 PATIENCE = 1024
 
 
@@ -42,14 +46,19 @@ class Barrier:
 
 
 class Schedule:
-    """Which lanes of a batch are where."""
+    """Which lanes of a batch are where.
+
+    Attributes:
+        idle: how often none but such lanes were left since global memory last changed or the batch last gave way.
+    """
 
     def __init__(self, b: Batch) -> None:
         self.b = b
         self.ready: dict[int, tuple[Array, int]] = {0: (~b.exited, b.live)}
         self.parked: dict[int, tuple[Array, int]] = {}
         self.barriers: dict[int, Barrier] = {}
-        self.turns = 0
+        self.turns = self.idle = 0
+        self.polled: dict[int, tuple[int, Array]] = {}
 
     def go(self, number: int, lanes: Array, count: int) -> None:
         """Let lanes go on at a block of instructions."""
@@ -69,13 +78,35 @@ class Schedule:
                 if self.parked or any(x.waiting.any() for x in self.barriers.values()):
                     self.stuck()
                 return None
-        number = min(self.ready)
+        number = self._chosen()
+        lanes, count = self.ready.pop(number)
+        if number in self.b.program.polls:
+            self._polls(number, lanes)
+        return number, Mask(lanes, count, count == self.b.live)
+
+    def _chosen(self) -> int:
+        busy = [n for n in self.ready if not self._found_nothing(n)] if self.polled else self.ready
+        self.idle += not busy
         if len(self.ready) > 1:
             self.turns += 1
             if self.turns % PATIENCE == 0:
-                number = max(self.ready)
-        lanes, count = self.ready.pop(number)
-        return number, Mask(lanes, count, count == self.b.live)
+                every = sorted(self.ready, reverse=True)
+                return every[self.turns // PATIENCE % len(every) - 1]
+        return min(busy or self.ready)
+
+    def _polls(self, number: int, lanes: Array) -> None:
+        version = self.b.window.version
+        before, others = self.polled.get(number, (-1, lanes))
+        if before < version:
+            self.idle = 0
+        self.polled[number] = version, lanes if before < version else others | lanes
+
+    def _found_nothing(self, number: int) -> bool:
+        """Whether the lanes that are ready at a block were all there since global memory last changed."""
+        if number not in self.polled:
+            return False
+        version, lanes = self.polled[number]
+        return version == self.b.window.version and not (self.ready[number][0] & ~lanes).any()
 
     def park(self, number: int, lanes: Array) -> None:
         count = int(np.count_nonzero(lanes))
@@ -210,7 +241,7 @@ class Schedule:
         """Raise the fault of lanes that wait for what cannot come."""
         b = self.b
         waits = [
-            (f"`{x.instruction.text}` (line {x.instruction.line})", x.waiting)
+            (f"`{x.instruction.text}` ({b.program.line(x.instruction)})", x.waiting)
             for x in self.barriers.values()
             if x.instruction is not None and x.waiting.any()
         ]
@@ -247,5 +278,5 @@ class Schedule:
                 block = self.b.program.blocks[number]
                 first = block.body[0] if block.body else block.end
                 assert first is not None
-                return f"waits at `{first.text}` (line {first.line})"
+                return f"waits at `{first.text}` ({self.b.program.line(first)})"
         return "has exited"

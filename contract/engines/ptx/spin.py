@@ -1,7 +1,7 @@
-"""Loops that were run too often: one that waits for another block is not one without an end.
+"""Loops that wait for another block: those that may, and of one that was run too often whether it does.
 
-Blocks of a later batch do not run before those of an earlier one have ended, so that a block that spins on what a later
-one writes (a persistent kernel, a barrier of the whole grid) cannot be executed, which says nothing of the kernel.
+A block that spins on what one writes that has not begun (a persistent kernel, a barrier of the whole grid) must let it
+begin: what waits gives way (contract.engines.ptx.machine).
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contract.engines.ptx.decoded import Block, Instruction
+from contract.engines.ptx.syntax import STRONG
 
 READS = frozenset(["ld", "atom"])
 WRITES = frozenset(["st", "atom", "red"])
 # what shared, local and constant memory hold, no other block changes
 OWN = frozenset(["shared", "shared::cta", "local", "param", "const", "nc"])
+
+
+def polls(blocks: Sequence[Block]) -> frozenset[int]:
+    """The blocks with an atomic, or a strong load, of global memory: run again while nothing changed they find the same."""
+    return frozenset(block.number for block in blocks if any(_polls(i) for i in block.body))
+
+
+def _polls(instruction: Instruction) -> bool:
+    strong = instruction.root == "atom" or not STRONG.isdisjoint(instruction.parts)
+    return strong and _reaches(instruction, READS)
 
 
 def awaited(blocks: Sequence[Block], loop: set[int]) -> Instruction | None:

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+# modifiers of an access that others may answer to
+STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"])
+
 
 @dataclass(frozen=True, slots=True)
 class Name:
@@ -184,7 +187,13 @@ class Function:
 
 @dataclass(slots=True)
 class Module:
-    """A whole PTX text."""
+    """A whole PTX text.
+
+    Attributes:
+        files: names of source files by their numbers.
+        locations: (line of the text, number of a file, line of that) of each .loc; of code from another function that was
+            inlined, where it was called.
+    """
 
     version: str = ""
     target: tuple[str, ...] = ()
@@ -192,6 +201,8 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
+    files: dict[int, str] = field(default_factory=dict)
+    locations: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 _TYPE = re.compile(

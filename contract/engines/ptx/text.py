@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from contract.engines.ptx.cursor import DEEPEST, Cursor
+from contract.engines.ptx.cursor import DEEPEST, Cursor, integer_of
 from contract.engines.ptx.faults import Malformed, Unsupported
 from contract.engines.ptx.syntax import (
     Address,
@@ -139,30 +139,36 @@ class _Parser(Cursor):
                 self.kind("text", "a string")
             self.expect(";")
         elif which == ".file":
-            self.number()
-            self.kind("text", "a file name")
+            number = self.number()
+            self.found.files[number] = self.kind("text", "a file name").strip('"')
             while self.accept(","):
                 self.number()
         elif which == ".loc":
-            for _ in range(3):
-                self.kind("number", "a number of .loc")
+            at = self.next.line
+            file, line = self.place("a number of .loc")
             while self.next.text == "," and self.tokens[self.at + 1].text in (
                 "function_name",
                 "inlined_at",
             ):
                 self.take()
-                self.location(self.take().text)
+                if self.take().text == "function_name":
+                    self.kind("name", "a label")
+                    if self.accept("+"):
+                        self.number()
+                else:
+                    file, line = self.place("a number of inlined_at")
+            self.found.locations.append((at, file, line))
         else:
             self.section()
 
-    def location(self, which: str) -> None:
-        if which == "function_name":
-            self.kind("name", "a label")
-            if self.accept("+"):
-                self.number()
-        else:
-            for _ in range(3):
-                self.kind("number", "a number of inlined_at")
+    def place(self, expected: str) -> tuple[int, int]:
+        """The file and the line of three numbers; the third is a column."""
+        numbers = []
+        for _ in range(3):
+            if self.next.kind != "number":
+                raise self.wrong(expected)
+            numbers.append(integer_of(self.take()))
+        return numbers[0], numbers[1]
 
     def section(self) -> None:
         self.kind("dot", "a section's name")
