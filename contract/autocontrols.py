@@ -153,7 +153,10 @@ def changes(kernel: Kernel) -> dict[str, tuple[str, Change]]:
             continue
         if point not in last:
             found[f"drop-{point}"] = (point, Change(drop=frozenset({point})))
-        found[f"truncate-{point}"] = (point, Change(modes={point: "toward_zero"}))
+        if kernel.profile.modes.get(point) == "toward_zero":
+            found[f"nearest-{point}"] = (point, Change(modes={point: "nearest_even"}))
+        else:
+            found[f"truncate-{point}"] = (point, Change(modes={point: "toward_zero"}))
     return found
 
 

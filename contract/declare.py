@@ -10,15 +10,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from contract import formats
 from contract.engines import HOST, UNNAMED
 from contract.errors import CaseError, DeclarationError
+from contract.orders import Tree
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # What an id may hold (pytest ids with brackets or colons cannot be selected in every version).
 ID_PART = re.compile(r"[A-Za-z0-9_.,=+-]+\Z")
+
+#: How a rounding point may round.
+MODES: tuple[str, ...] = get_args(formats.Mode)
 
 GATE_NAMES = ("shapes", "stress", "exact", "invariance", "bounds", "limits")
 
@@ -152,6 +156,8 @@ class Profile:
         formats: operand -> format, where it differs from the operand's own.
         options: option -> the value it fixes, or a tuple of alternatives, one of which must explain all outputs.
         overflow: rounding point -> overflow policy 'inf' | 'nan' | 'saturate', where the format's own is not meant.
+        modes: rounding point -> how it rounds (contract.formats.Mode), where that is not the reference's own, nearest even.
+        orders: sum or product -> the one `Tree` that it is computed in, where the reference leaves its order free.
         users: who computes like this, for listing.
         vacuous: rounding point or option -> why no input can show it; checked: its power must be exactly 0.
             `NAME,gain=none` says it of one parameter value.
@@ -166,6 +172,8 @@ class Profile:
     formats: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     overflow: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
+    orders: Mapping[str, Tree] = field(default_factory=dict)
     users: str = ""
     vacuous: Mapping[str, str] = field(default_factory=dict)
     not_applicable: Mapping[str, str] = field(default_factory=dict)
@@ -184,11 +192,24 @@ class Profile:
                 raise DeclarationError(
                     f"profile {self.name}: overflow {policy!r}; use 'inf', 'nan' or 'saturate'"
                 )
+        for point, mode in dict(self.modes).items():
+            if mode not in MODES or self.points.get(point) is None:
+                raise DeclarationError(
+                    f"profile {self.name}: {point} rounds {mode!r}; name a point that it rounds, and one of"
+                    f" {', '.join(MODES)}"
+                )
+        for name, order in dict(self.orders).items():
+            if not isinstance(order, Tree):
+                raise DeclarationError(
+                    f"profile {self.name}: order of {name} is {order!r}; give a contract.orders.Tree"
+                )
         for attribute in (
             "points",
             "formats",
             "options",
             "overflow",
+            "modes",
+            "orders",
             "vacuous",
             "not_applicable",
             "when",
@@ -459,6 +480,11 @@ class Contract:
                 raise DeclarationError(
                     f"{where}: profile {profile.name} fixes options {sorted(profile.options)}, the contract has {sorted(self.options)}"
                 )
+            for name in profile.orders:
+                if name not in self.freedoms:
+                    raise DeclarationError(
+                        f"{where}: profile {profile.name} orders {name!r}; freedoms are {sorted(self.freedoms)}"
+                    )
             for option, value in profile.options.items():
                 for one in value if isinstance(value, tuple) else (value,):
                     if one not in self.options[option]:
@@ -472,7 +498,7 @@ class Contract:
                     )
             for name in profile.vacuous:
                 bare = name.partition(",")[0].partition("=")[0]
-                bare = bare.removeprefix("drop-").removeprefix("truncate-")
+                bare = bare.removeprefix("drop-").removeprefix("truncate-").removeprefix("nearest-")
                 if bare not in (*profile.points, *self.options, *self.parameters):
                     raise DeclarationError(
                         f"{where}: profile {profile.name}: vacuous {name!r} is no point, option or parameter"

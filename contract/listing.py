@@ -195,6 +195,8 @@ def _profiles(profiles: Iterable[Profile]) -> Iterator[str]:
             ("formats", profile.formats),
             ("options", profile.options),
             ("overflow", profile.overflow),
+            ("rounding", profile.modes),
+            ("orders", profile.orders),
         ):
             if table:
                 entries = ", ".join(f"{key} {_alternatives(v)}" for key, v in table.items())

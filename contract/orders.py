@@ -54,17 +54,28 @@ class Mma:
 class Tree:
     """One tree, executed: 'sequential', or 'pairwise' (adjacent pairs, an odd one carried to the next level).
 
-    `fused`: 'yes', 'no' or 'either', whether a sequential product and its addition are one rounding.
+    Attributes:
+        fused: 'yes', 'no' or 'either', whether a sequential product and its addition are one rounding.
+        accumulator: the format that every partial sum is rounded to.
+        products: the format that every product is rounded to before it is added; None: fp32's own.
     """
 
     kind: str
     fused: str = "no"
+    accumulator: str = "fp32"
+    products: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("sequential", "pairwise"):
             raise DeclarationError(f"Tree({self.kind!r}); use 'sequential' or 'pairwise'")
         if self.fused not in ("yes", "no", "either"):
             raise DeclarationError(f"Tree(fused={self.fused!r}); use 'yes', 'no' or 'either'")
+        for fmt in (self.accumulator, self.products or self.accumulator):
+            formats.get(fmt)
+        if self.products is not None and self.fused != "no":
+            raise DeclarationError(
+                f"Tree(products={self.products!r}, fused={self.fused!r}); a product that is rounded is not fused"
+            )
 
 
 Order = AnyOrder | Chunks | Mma | Tree

@@ -20,7 +20,7 @@ g(h) = h u / (1 - h u), S = a @ b, A = |a| @ |b| with upper ends, n the terms of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ from contract.endpoints import MAY, ONLY, Array, Freedom, Interval, collapse, fl
 from contract.interval import product_hull
 from contract.orders import Accumulator, AnyOrder, Chunks, Mma, Tree
 from contract.significands import PIECE, exact_sums, inexact_products
+
+# The roundings of a running sum are no rounding points.
+UNNAMED = ""
 
 # Terms that are looked at one by one, at a time.
 _TERMS = 1 << 17
@@ -290,24 +293,66 @@ def _special_terms(
 
 def tree_dot(r: Any, a: Any, b: Any, order: Tree, start: Any = None) -> Any:
     """a @ b in one tree, executed with the steps of the reading: as exact as its operands."""
-    n = r.shape_of(a)[-1]
 
     def term(k: int) -> tuple[Any, Any]:
         return r.view(a, lambda x: x[..., k : k + 1]), r.view(b, lambda x: x[..., k : k + 1, :])
 
+    def product(k: int) -> Any:
+        return narrowed(r, r.mul(*term(k)), order.products or "fp32")
+
+    def joined(total: Any, k: int) -> Any:
+        if order.products is None:
+            return narrowed(r, r._fma(*term(k), total, order.fused), order.accumulator)
+        return narrowed(r, r.add(product(k), total), order.accumulator)
+
+    return _executed(r, order, r.shape_of(a)[-1], product, joined, start)
+
+
+def tree_sum(r: Any, a: Any, axis: int, order: Tree) -> Any:
+    """The sum along an axis (kept with size 1) in one tree, executed with the steps of the reading."""
+    n = r.shape_of(a)[axis]
+
+    def term(k: int) -> Any:
+        return r.view(a, lambda x: np.take(x, [k], axis))
+
+    def joined(total: Any, k: int) -> Any:
+        return narrowed(r, r.add(term(k), total), order.accumulator)
+
+    return _executed(r, order, n, term, joined, None)
+
+
+def _executed(
+    r: Any,
+    order: Tree,
+    n: int,
+    first_of: Callable[[int], Any],
+    joined: Callable[[Any, int], Any],
+    start: Any,
+) -> Any:
+    """The tree's root: term k alone is `first_of(k)`, joined to a running sum it is `joined(total, k)`."""
+
     def pairwise(first: int, count: int) -> Any:
         if count == 1:
-            return r.mul(*term(first))
+            return first_of(first)
         half = 1 << ((count - 1).bit_length() - 1)
-        return r.add(pairwise(first, half), pairwise(first + half, count - half))
+        total = r.add(pairwise(first, half), pairwise(first + half, count - half))
+        return narrowed(r, total, order.accumulator)
 
     if order.kind == "pairwise":
         total = pairwise(0, n)
-        return total if start is None else r.add(total, start)
-    total = r.mul(*term(0)) if start is None else r._fma(*term(0), start, order.fused)
+        return total if start is None else narrowed(r, r.add(total, start), order.accumulator)
+    if start is None:
+        total = narrowed(r, first_of(0), order.accumulator)
+    else:
+        total = joined(start, 0)
     for k in range(1, n):
-        total = r._fma(*term(k), total, order.fused)
+        total = joined(total, k)
     return total
 
 
-__all__ = ["dot_range", "gamma", "tree_dot"]
+def narrowed(r: Any, x: Any, fmt: str) -> Any:
+    """A partial sum as its accumulator holds it; fp32 is what every step of a reading gives."""
+    return x if fmt == "fp32" else r._round(UNNAMED, x, fmt, "nearest_even", None, None)
+
+
+__all__ = ["dot_range", "gamma", "tree_dot", "tree_sum"]

@@ -205,6 +205,7 @@ class Reading(Structured):
         if point not in self.points_seen:
             self.points_seen.append(point)
         fmt = self.profile.points[point]
+        mode = self.profile.modes.get(point, mode)
         return self.wrap(
             self._round(point, x.v, fmt, mode, self.profile.overflow.get(point), infinity)
         )
@@ -234,6 +235,10 @@ class Reading(Structured):
     ) -> Quantity:
         """Sum along the axis (kept with size 1): any order through which no term makes more than `depth` additions."""
         self._use(name, "sum: any order" if depth is None else f"sum: depth {depth}")
+        if name in self.profile.orders:
+            from contract.products import tree_sum
+
+            return self.wrap(tree_sum(self, x.v, axis, self.profile.orders[name]))
         return self.wrap(self._sum(x.v, axis, self.depth(name, depth)))
 
     def mean(

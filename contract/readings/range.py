@@ -59,6 +59,8 @@ class RangeReading(Reading):
         super().__init__(contract, profile, depths)
         self.change = change or Change()
         self.free = free or Freedom(wide=True, ftz=not profile.keeps_subnormals)
+        # how a multiply-add that may be fused or not is read
+        self.either = "either"
 
     def load(self, values: Any, *, narrow: bool) -> Interval:
         values = np.asarray(values, np.float64)
@@ -275,6 +277,7 @@ class RangeReading(Reading):
         return interval.union(a, b)
 
     def _fma(self, a: Interval, b: Interval, c: Interval, fused: str) -> Interval:
+        fused = self.either if fused == "either" else fused
         if fused == "yes":
             return fused_multiply_add(a, b, c, self.free)
         separate = self.add(self.mul(a, b), c)

@@ -112,7 +112,8 @@ class Structured(ABC):
         """
         if order is not None and depth is not None:
             raise DeclarationError(f"dot {name!r}: the depth of {order} belongs inside it")
-        chosen = declared_order(self.depths.get(name), order or AnyOrder(depth))
+        declared = self.profile.orders.get(name) or self.depths.get(name)
+        chosen = declared_order(declared, order or AnyOrder(depth))
         self._use(name, f"dot: {_bound(order or AnyOrder(depth))}")
         acc = _accumulator(accumulator)
         begin = None if start is None else start.v
@@ -173,7 +174,8 @@ class Structured(ABC):
         change = getattr(self, "change", None)
         if change is not None and point in change.drop:
             return None, "nearest_even"
-        mode = "nearest_even" if change is None else change.modes.get(point, "nearest_even")
+        mode = self.profile.modes.get(point, "nearest_even")
+        mode = mode if change is None else change.modes.get(point, mode)
         return self.profile.points[point], str(mode)
 
     def solve(
