@@ -1,4 +1,5 @@
-"""The command line: `contract run`, `list`, `show`, `init`, `lint`, `mutate`, `compare`, `doctor` and `pipeline`.
+"""The command line: `contract run`, `list`, `show`, `init`, `lint`, `mutate`, `compare`, `identify`, `explain`, `doctor`
+and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -33,7 +34,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "lint": _lint, "mutate": _mutate, "compare": _compare, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "lint": _lint, "mutate": _mutate, "compare": _compare, "identify": _identify, "explain": _explain, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -352,6 +353,43 @@ def _compare(arguments: argparse.Namespace) -> int:
     found = comparison.compare(old, new)
     print("\n".join(comparison.lines(found)))
     return comparison.exit_code(found)
+
+
+def _identify(arguments: argparse.Namespace) -> int:
+    check_target("--json", arguments.json)
+    config = read_config()
+
+    from contract.identify.command import identify
+
+    return identify(arguments, config)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    config = read_config()
+
+    from contract import explain, select, suites
+    from contract.checks import collect_checks
+
+    for name in arguments.names:
+        select.refuse_absent(name)
+    loaded = suites.load(config, arguments.names)
+    ids = tuple(name for name in arguments.names if name not in loaded.chosen) or tuple(
+        arguments.names
+    )
+    chosen = select.select(collect_checks(), select.Selection(ids), loaded.chosen)
+    chosen = [check for check in chosen if check.kind != "reference"]
+    if not chosen:
+        raise UsageError(f"{arguments.names[-1]}: names no check of an implementation or control")
+    options = RunOptions(
+        effort=arguments.effort or config.effort,
+        seed=config.seed if arguments.seed is None else arguments.seed,
+        timeout=config.timeout,
+        store_root=config.store_root,
+        suites=loaded.payload(),
+    )
+    said = explain.explain(chosen, options)
+    print("\n".join(said.lines()))
+    return explain.exit_code(said)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

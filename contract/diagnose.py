@@ -154,11 +154,11 @@ def element_lines(
         place = ", ".join(
             str(i if rows is None or k != axis else int(rows[i])) for k, i in enumerate(index)
         )
-        said = f"{operand.name}[{place}]: got {shown(got, out.fmt)}, allowed {_allowed(lo, hi, nan, out)}"
+        said = f"{operand.name}[{place}]: got {shown(got, out.fmt)}, allowed {allowed(lo, hi, nan, out)}"
         distance = _distance(out, index, got)
         lines = [f"{case.label}: {said}{', ' + distance if distance else ''}"]
         lines.append(
-            "operands: " + "; ".join(_operand_line(kernel, case, o.name) for o in kernel.inputs())
+            "operands: " + "; ".join(operand_line(kernel, case, o.name) for o in kernel.inputs())
         )
         if case.scalars:
             lines.append(
@@ -175,7 +175,7 @@ def shown(bits: Any, fmt: formats.Format) -> str:
     return f"0x{int(bits):0{digits}x} ({value!r})" if fmt.kind == "float" else f"{int(value)}"
 
 
-def _allowed(lo: Array, hi: Array, nan: int, out: OutputRange) -> str:
+def allowed(lo: Array, hi: Array, nan: int, out: OutputRange) -> str:
     if nan == 2:
         return "NaN only"
 
@@ -198,7 +198,7 @@ def _distance(out: OutputRange, index: tuple[int, ...], got: Any) -> str:
     return f"{above:,} ulp too high" if above > 0 else f"{below:,} ulp too low"
 
 
-def _operand_line(kernel: Kernel, case: Case, name: str) -> str:
+def operand_line(kernel: Kernel, case: Case, name: str) -> str:
     operand = next(o for o in kernel.inputs() if o.name == name)
     values = case.value(kernel, operand)
     fmt = kernel.format(operand)
@@ -247,11 +247,7 @@ def causes(
     found = []
     for name, (_, change) in autocontrols.changes(kernel).items():
         if _explains(kernel, case, outputs, failure.options, depths, change=change):
-            found.append(
-                f"dropped point `{name.removeprefix('drop-')}`"
-                if name.startswith("drop-")
-                else f"`{name.removeprefix('truncate-')}` truncated instead of rounded to nearest even"
-            )
+            found.append(change_words(name))
     for name, (_, options) in autocontrols.other_options(kernel).items():
         if _explains(kernel, case, outputs, options, depths):
             found.append(f"option {name}")
@@ -262,6 +258,16 @@ def causes(
         if any(_explains(other, case, outputs, o, depths) for o in option_sets(other)):
             found.append(f"{_PROFILE}`{other.profile.name}`")
     return found
+
+
+def change_words(name: str) -> str:
+    """A fault of `autocontrols.changes`, in words."""
+    how, _, point = name.partition("-")
+    return {
+        "drop": f"dropped point `{point}`",
+        "truncate": f"`{point}` truncated instead of rounded to nearest even",
+        "nearest": f"`{point}` rounded to nearest even instead of truncated",
+    }[how]
 
 
 def same_formats(kernel: Kernel) -> list[Kernel]:

@@ -219,6 +219,28 @@ def _expand(
     return values
 
 
+def exact_candidates(kernel: Kernel, seed: int) -> list[Case]:
+    """What the contract proposes as exact rows, proven or not, a case for each of its shapes."""
+    contract, found = kernel.contract, []
+    if contract.exact is None:
+        return []
+    for turn, given in enumerate(contract.exact_shapes or contract.stress):
+        shape = kernel.sized({**{d: STRESS_ROWS for d in contract.row_dims}, **dict(given)})
+        scalars = scalars_of(kernel, None, turn)
+        rng = generator("exact", seed, kernel.contract.name, turn)
+        values = contract.exact(rng, shape, scalars, kernel.parameters)
+        found.append(
+            make_case(
+                kernel,
+                shape,
+                {n: v for n, v in values.items() if n in {o.name for o in kernel.inputs()}},
+                scalars,
+                f"exact {' '.join(f'{d}={n}' for d, n in given.items())}",
+            )
+        )
+    return found
+
+
 def exact_cases(
     kernel: Kernel, seed: int
 ) -> tuple[list[tuple[Case, list[dict[str, OutputRange]]]], int]:
@@ -227,22 +249,9 @@ def exact_cases(
 
     The contract proposes, the range reading disposes: candidates that it does not prove are left out.
     """
-    contract = kernel.contract
-    if contract.exact is None:
-        return [], 0
-    found, candidates = [], 0
-    for turn, given in enumerate(contract.exact_shapes or contract.stress):
-        shape = kernel.sized({**{d: STRESS_ROWS for d in contract.row_dims}, **dict(given)})
-        scalars = scalars_of(kernel, None, turn)
-        rng = generator("exact", seed, kernel.contract.name, turn)
-        values = contract.exact(rng, shape, scalars, kernel.parameters)
-        case = make_case(
-            kernel,
-            shape,
-            {n: v for n, v in values.items() if n in {o.name for o in kernel.inputs()}},
-            scalars,
-            f"exact {' '.join(f'{d}={n}' for d, n in given.items())}",
-        )
+    found: list[tuple[Case, list[dict[str, OutputRange]]]] = []
+    candidates = 0
+    for case in exact_candidates(kernel, seed):
         candidates += case.rows(kernel)
         ranges = [case_range(kernel, case, options) for options in option_sets(kernel)]
         proven = proven_rows(kernel, case, ranges)

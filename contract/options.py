@@ -117,6 +117,20 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("old", metavar="OLD.json", type=Path, help="a report of `run --json`")
     compare.add_argument("new", metavar="NEW.json", type=Path, help="a later one")
     compare.set_defaults(command="compare")
+    _add_identify(
+        commands.add_parser(
+            "identify",
+            help="find out which rounding points, options and parameters a black box implements",
+            allow_abbrev=False,
+        )
+    )
+    _add_explain(
+        commands.add_parser(
+            "explain",
+            help="replay a failing check, and say which fault reproduces its outputs",
+            allow_abbrev=False,
+        )
+    )
     doctor = commands.add_parser(
         "doctor",
         help="print which engines, compilers and libraries this machine has, and why not the others",
@@ -204,6 +218,38 @@ def _add_mutate(mutate: argparse.ArgumentParser) -> None:
     add("--update-records", action="store_true", help="keep the score of each kernel in its record")
     add("--json", metavar="FILE", type=Path, help="write every mutant as JSON")
     mutate.set_defaults(command="mutate")
+
+
+def _add_explain(explain: argparse.ArgumentParser) -> None:
+    add = explain.add_argument
+    add("names", metavar="ID", nargs="+",
+        help="the check, as `contract run` prints it, with the files before it")
+    add("--effort", choices=EFFORTS, help="as it was judged")
+    add("--seed", type=_natural, metavar="N", help="as it was judged (0)")
+    explain.set_defaults(command="explain")
+
+
+def _add_identify(identify: argparse.ArgumentParser) -> None:
+    add = identify.add_argument
+    add("target", metavar="TARGET", help="package.module:name, file.py:name or model.onnx;"
+        " a function, a torch module's class, a function that launches GPU kernels")
+    add("--as", dest="kernel", metavar="KERNEL", required=True, help="a kernel of `contract list`")
+    add("--arg", metavar="NAME=VALUE", action="append", default=[],
+        help="an argument of the target: a number, a word, an operand, a dim, or (dim,)")
+    add("--scalar", metavar="NAME=VALUE", action="append", default=[],
+        help="the value that the target uses for a scalar of the contract; else it is found out")
+    add("--given", metavar="NAME=VALUE", action="append", default=[],
+        help="only this value of an enumerated parameter, or this format of an operand")
+    add("--suite", dest="files", metavar="FILE", action="append", default=[],
+        help="a .py file or folder that declares the kernel")
+    add("--engine", choices=("host", "ptx", "gpu"), default="host", help="what runs the target (host)")
+    add("--seed", type=_natural, metavar="N", help="seed of the inputs (0)")
+    add("--timeout", type=_seconds, metavar="S",
+        help="seconds without a finished call before its process is killed (60)")
+    add("--memory", type=_bytes, metavar="BYTES", default=DEFAULT_MEMORY_BYTES,
+        help="of its process; K, M, G (8G)")
+    add("--json", metavar="FILE", type=Path, help="write what was found as JSON")
+    identify.set_defaults(command="identify")
 # fmt: on
 
 

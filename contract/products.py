@@ -342,7 +342,9 @@ def _executed(
         total = pairwise(0, n)
         return total if start is None else narrowed(r, r.add(total, start), order.accumulator)
     if start is None:
-        total = narrowed(r, first_of(0), order.accumulator)
+        first = narrowed(r, first_of(0), order.accumulator)
+        # an accumulator may start from +0: a term of -0 is then +0
+        total = r._union(first, r.add(first, r.const(0.0)))
     else:
         total = joined(start, 0)
     for k in range(1, n):

@@ -1,0 +1,193 @@
+"""What `contract identify` prints and writes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from contract import diagnose
+from contract.identify import fit as fits
+from contract.identify.fit import ENOUGH, Apart, Fit, Probe
+from contract.identify.found import Found
+from contract.identify.paste import code
+from contract.ranges import refusals
+
+#: Hypotheses of one kind that are named before they are only counted.
+NAMED = 6
+
+
+def percent(share: float) -> str:
+    """A share in per cent, never rounded up to all of them."""
+    shown = f"{100 * share:.3f}"
+    return f"{shown if share == 1 or shown != '100.000' else '99.999'} %"
+
+
+def lines(found: Found, target: str, engine: str) -> list[str]:
+    """The outcome for one signature."""
+    head = found.signature.words()
+    if found.fault:
+        return [f"{head}: no explanation: {found.fault}"]
+    if found.not_taken:
+        return [f"{head}: not taken: {found.not_taken}"]
+    said = [f"{head}:", *(f"  {line}" for line in _body(found))]
+    pasted = code(found, target, engine)
+    if pasted:
+        said += ["  to paste:", "", *(f"    {line}".rstrip() for line in pasted.splitlines())]
+    return said
+
+
+def _body(found: Found) -> list[str]:
+    said = [found.binding.words()] if found.binding is not None else []
+    if found.best is None or found.confirmed is None:
+        return [*said, "no explanation: no hypothesis has ranges for these outputs"]
+    best, other = found.best, found.confirmed
+    words = best.hypothesis.words()
+    counts = f"{found.tried:,} hypotheses, {found.compared:,} outputs"
+    shares = (
+        f"{percent(other.share)} of the bits explained on inputs not used for the fit"
+        f" ({percent(best.share)} on those that were; {counts})"
+    )
+    if found.explained:
+        said += [f"best explanation: {words}", f"  {shares}", f"  {_width(best)}"]
+    else:
+        said += [
+            f"no explanation: nothing explains {percent(ENOUGH)} of the bits",
+            f"the nearest: {words}",
+            f"  {shares}",
+        ]
+    if best.refused or other.refused:
+        said += [f"  {line}" for line in _unexplained(found)]
+    if found.alike:
+        said.append(f"no input tells it apart from: {_named([h.words() for h in found.alike])}")
+    if found.also:
+        said.append(
+            f"explain no less, with other ranges: {_named([f.hypothesis.words() for f in found.also])}"
+        )
+    if found.runner_up is not None:
+        runner = found.runner_up
+        said.append(f"runner-up: {runner.hypothesis.words()}: {percent(runner.share)}")
+    if found.apart is not None:
+        said += _apart(found, found.apart)
+    exact = [name for name, share in found.readings.items() if share == 1.0]
+    if exact:
+        said.append(f"within the contract's freedom, its outputs also fit: {_named(exact)}")
+    return [*said, *found.notes]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(names[:NAMED]) + more
+
+
+def _width(fit: Fit) -> str:
+    return f"it allows {2.0**fit.width:.3g} values for an output, in the geometric mean"
+
+
+def _unexplained(found: Found) -> list[str]:
+    """The first output that the best hypothesis does not explain."""
+    assert found.best is not None
+    for probe in found.probes:
+        ranges = fits.ranges_of(found.best.hypothesis, probe)
+        if ranges is None:
+            continue
+        masks = refusals(ranges, probe.outputs)
+        if any(mask.any() for mask in masks.values()):
+            shown = diagnose.element_lines(
+                found.best.hypothesis.kernel, probe.case, probe.outputs, ranges, masks
+            )
+            return [f"not explained: {shown[0]}", *shown[1:]]
+    return []
+
+
+def _apart(found: Found, apart: Apart) -> list[str]:
+    assert found.best is not None
+    other = found.runner_up or found.also[0]
+    bits, best = _element(found.best, apart.probe, apart)
+    _, theirs = _element(other, apart.probe, apart)
+    place = ", ".join(map(str, apart.index))
+    told = "told apart first by" if apart.refused else "they differ first at"
+    operands = "; ".join(
+        diagnose.operand_line(other.hypothesis.kernel, apart.probe.case, o.name)
+        for o in other.hypothesis.kernel.inputs()
+    )
+    name = "the runner-up" if found.runner_up is not None else "the other"
+    first = (
+        f"{told} {apart.probe.case.label}, {apart.output}[{place}]: got {bits}, the best allows {best},"
+        f" {name} {theirs}"
+    )
+    return [first, f"  operands: {operands}"]
+
+
+def _element(fit: Fit, probe: Probe, apart: Apart) -> tuple[str, str]:
+    ranges = fits.ranges_of(fit.hypothesis, probe)
+    assert ranges is not None
+    out = ranges[apart.output]
+    lo, hi, nan = out.ends(apart.index)
+    got = probe.outputs[apart.output][apart.index]
+    return diagnose.shown(got, out.fmt), diagnose.allowed(lo, hi, nan, out)
+
+
+def as_json(
+    results: Sequence[Found], target: str, kernel: str, engine: str, seed: int
+) -> dict[str, Any]:
+    """The whole outcome as JSON values."""
+    return {
+        "target": target,
+        "kernel": kernel,
+        "engine": engine,
+        "seed": seed,
+        "enough": ENOUGH,
+        "explained": exit_code(results) == 0,
+        "signatures": [_signature(found, target, engine) for found in results],
+    }
+
+
+def _signature(found: Found, target: str, engine: str) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "operands": found.signature.words(),
+        "not_taken": found.not_taken,
+        "fault": found.fault,
+        "explained": found.explained,
+    }
+    if found.best is None or found.confirmed is None or found.binding is None:
+        return said
+    return {
+        **said,
+        "binding": found.binding.as_json(),
+        "fixed": list(found.binding.fixed),
+        "best": _hypothesis(found.best),
+        "share_confirmed": found.confirmed.share,
+        "alike": [h.words() for h in found.alike],
+        "wider": [_hypothesis(f) for f in found.also],
+        "runner_up": None if found.runner_up is None else _hypothesis(found.runner_up),
+        "apart": None if found.apart is None else _apart(found, found.apart),
+        "tried": found.tried,
+        "compared": found.compared,
+        "readings": found.readings,
+        "notes": found.notes,
+        "code": code(found, target, engine),
+    }
+
+
+def _hypothesis(fit: Fit) -> dict[str, Any]:
+    h = fit.hypothesis
+    return {
+        "words": h.words(),
+        "profile": h.base.name,
+        "declared": h.declared,
+        "changes": list(h.changes),
+        "parameters": dict(h.kernel.parameters),
+        "points": dict(h.kernel.profile.points),
+        "modes": dict(h.kernel.profile.modes),
+        "orders": {name: str(order) for name, order in h.kernel.profile.orders.items()},
+        "options": {key: str(value) for key, value in h.options.items()},
+        "scalars": dict(h.scalars),
+        "share": fit.share,
+        "log2_width": fit.width,
+    }
+
+
+def exit_code(results: Sequence[Found]) -> int:
+    """0 where at least one signature is taken, and all that are taken are explained; 1 else."""
+    taken = [found for found in results if found.taken]
+    return 0 if taken and all(found.explained for found in taken) else 1
