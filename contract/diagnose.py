@@ -12,9 +12,10 @@ import numpy as np
 from contract import autocontrols, formats
 from contract.case import Case, Kernel, kernels_of, make_case, take_rows
 from contract.interval import Array
-from contract.judge import Bench, Failure, Outputs, Subject
+from contract.judge import Bench, Failure, Outputs, Subject, same_bits
 from contract.ranges import OutputRange, case_range, option_sets, refusals
 from contract.shrink import shrink
+from contract.stages import observing
 
 SHRINK_CALLS = 120
 # Larger rows are shown as they are: every step of the reducer would cost a whole launch and a whole range.
@@ -39,7 +40,7 @@ def ranges_and_refusals(
     depths: Mapping[str, int],
 ) -> tuple[dict[str, OutputRange], dict[str, Array]]:
     """Ranges of a case and where its outputs are refused; a stage that was kept back is not among them."""
-    ranges = case_range(kernel, case, options, depths)
+    ranges = case_range(kernel, case, options, depths, prepare=observing(kernel, outputs))
     shown = {name: out for name, out in ranges.items() if name in outputs}
     return shown, refusals(shown, outputs)
 
@@ -314,8 +315,29 @@ def _explains(
     depths: Mapping[str, int],
     **fault: Any,
 ) -> bool:
+    prepare = observing(kernel, outputs)
     try:
-        ranges = case_range(kernel, case, options, depths, **fault)
+        ranges = case_range(kernel, case, options, depths, prepare=prepare, **fault)
     except Exception:  # noqa: BLE001 - a reference without its last rounding has no range in the output's format
-        return False
+        return _repeats(kernel, case, outputs, options, **fault)
     return not any(mask.any() for mask in refusals(ranges, outputs).values())
+
+
+def _repeats(
+    kernel: Kernel,
+    case: Case,
+    outputs: Outputs,
+    options: Mapping[str, Any],
+    **fault: Any,
+) -> bool:
+    """Whether the plain execution with the fault, stored in the outputs' formats, gives the observed bits."""
+    try:
+        plain = autocontrols.nominal(kernel, case, options=options, **fault)
+    except Exception:  # noqa: BLE001 - a fault under which the reference computes nothing explains nothing
+        return False
+    return not same_bits(kernel, {**plain, **_kept_back(kernel, outputs)}, outputs)
+
+
+def _kept_back(kernel: Kernel, outputs: Outputs) -> dict[str, Any]:
+    """Stages that the outputs lack, as an execution that keeps them to itself lacks them, too."""
+    return {o.name: None for o in kernel.outputs() if outputs.get(o.name) is None}

@@ -167,7 +167,7 @@ def _line(point: trace.Point) -> str:
 
 def searched(kernel: Kernel, case: Case, outputs: Outputs) -> list[str]:
     """Combinations of changes, and narrow accumulators, that explain every output of the case; those with fewest changes."""
-    signature = Signature((kernel,))
+    signature = Signature((kernel, *diagnose.same_formats(kernel)))
     probe = Probe(case, outputs)
     listed = first_round(signature, [{}]).hypotheses
     near = fits.survivors(listed, [probe])

@@ -87,16 +87,14 @@ def sides(out: OutputRange, bits: Array, mask: Array) -> list[str]:
     far = np.where(high, codes - hi, lo - codes)
     # -0 is code -1: the magnitude shrinks toward both zeros
     inward = np.where(high, hi < 0, lo >= 0)
-    if inward.all() and high.any() and not high.all():
-        found.append(
-            "one-sided: every refused output is too close to zero, as truncation leaves it"
-        )
-    elif high.all() or not high.any():
-        side = "high" if high.all() else "low"
-        zero = ", which is closer to zero" if inward.all() else ""
-        found.append(f"one-sided: every refused output is too {side}{zero}")
+    if inward.all():
+        # rounding down instead of to nearest moves a result by one unit
+        cut = ", as truncation leaves it" if far.max() == 1 else ""
+        found.append(f"one-sided: every refused output is too close to zero{cut}")
     elif not inward.any():
         found.append("one-sided: every refused output is too far from zero")
+    elif high.all() or not high.any():
+        found.append(f"one-sided: every refused output is too {'high' if high.all() else 'low'}")
     else:
         found.append(f"both sides: {100 * float(high.mean()):.0f} % of the refused are too high")
     near = 100 * float((far == 1).mean())
@@ -110,15 +108,16 @@ def answers(
     """Whole outputs that say something of themselves: one value everywhere, an operand, another row's or column's."""
     found = []
     first = bits.reshape(-1)[:1]
-    if bits.size > 1 and (bits == first).all():
+    if bits.size and (bits == first).all():
         value = float(formats.decode(first, out.fmt)[0])
+        if bits.size == 1 and value:
+            return found
         found.append(f"every output is {value!r}")
         return found
     found += [
-        f"it holds the bits of operand {operand.name}"
+        f"it holds the values of operand {operand.name}"
         for operand in kernel.inputs()
-        if case.operands[operand.name].shape == bits.shape
-        and np.array_equal(case.operands[operand.name], bits)
+        if _copied(case.value(kernel, operand), bits, out.fmt)
     ]
     axes: Sequence[int] = dict.fromkeys(
         a for a in (axis, bits.ndim - 1) if a is not None and a >= 0
@@ -131,3 +130,11 @@ def answers(
             if not out.refused(np.roll(bits, shift, where)).any():
                 found.append(f"each output is the right one of {words} of {dim}")
     return found
+
+
+def _copied(values: Array, bits: Array, fmt: formats.Format) -> bool:
+    """Whether the bits are these values in another format, repeated or cut where their number differs."""
+    known = np.where(np.isnan(values), 0.0, values) if not fmt.has_nan else values
+    with np.errstate(invalid="ignore", over="ignore"):
+        stored = formats.encode(formats.round_to(np.resize(known, bits.shape), fmt), fmt)
+    return bool(np.array_equal(stored, bits))

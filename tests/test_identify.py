@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_truncating_cast_is_found_and_its_code_is_judged_green(
     assert code == 0
     assert found["best"]["modes"] == {"out": "toward_zero"}
     assert found["share_confirmed"] >= 0.999
-    assert found["runner_up"]["changes"][-1].startswith("which is only for to = ")
+    assert found["runner_up"]["changes"][-1].startswith("the profile is only for to = ")
     (tmp_path / "black_boxes.py").write_text(BOXES.read_text())
     (tmp_path / "mine.py").write_text(found["code"])
     monkeypatch.chdir(tmp_path)
@@ -154,7 +155,7 @@ def test_profile_under_a_parameter_that_it_is_not_declared_for_is_found(tmp_path
     code, found = identified(tmp_path, f"{BOXES}:gptj_rope", "rope", "--given", "x=fp32")
     assert code == 0
     assert found["best"]["parameters"] == {"pairing": "interleaved"}
-    assert found["best"]["changes"] == ["which is only for pairing = halves"]
+    assert found["best"]["changes"] == ["the profile is only for pairing = halves"]
 
 
 @pytest.mark.parametrize(
@@ -235,3 +236,41 @@ def test_expressions_are_numbers_words_and_names_of_the_call() -> None:
     with pytest.raises(UsageError, match="give a number"):
         evaluate("os.environ", names)
     assert rewritten("(d,)", lambda name: f"x.shape[{len(name)}]") == "(x.shape[1],)"
+
+
+def test_onnx_node_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    node = make.make_node("Cast", ["x"], ["out"], to=types.BFLOAT16)
+    ends = [
+        [make.make_tensor_value_info(name, kind, ["rows", "d"])]
+        for name, kind in (("x", types.FLOAT), ("out", types.BFLOAT16))
+    ]
+    graph = make.make_graph([node], "one", *ends)
+    opset = [make.make_opsetid("", 17)]
+    model = tmp_path / "cast.onnx"
+    onnx.save(make.make_model(graph, opset_imports=opset, ir_version=8), str(model))
+    given = ("--given", "source=fp32", "--given", "to=bf16")
+    code, found = identified(tmp_path, str(model), "cast", *given)
+    assert code == 0
+    assert (found["best"]["profile"], found["best"]["changes"]) == ("inf", [])
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime") is not None, reason="onnxruntime is installed"
+)
+def test_onnx_model_without_onnxruntime_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["identify", "model.onnx", "--as", "cast"]) == 4
+    assert "onnxruntime is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_triton_launcher_is_found_in_its_ptx(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    target = "contract.kernels.triton.rms_norm:rms_norm_triton"
+    options = ("--engine", "ptx", "--arg", "profile=once", "--given", "x=bf16", "--given", "gain=w")
+    code, found = identified(tmp_path, target, "rms_norm", *options)
+    assert code == 0
+    assert found["best"]["changes"] == []
+    assert 'engine="ptx"' in found["code"]

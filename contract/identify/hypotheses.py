@@ -22,8 +22,8 @@ from contract.orders import Tree
 
 #: Combinations of points and options that are tried whole; beyond, up to so many points of a profile are changed at once.
 MOST, FEW = 4096, 3
-#: Formats of running sums that are tried, beside the contract's own.
-ACCUMULATORS = ("bf16", "fp16")
+#: Formats of running sums, and of points that a profile does not round, that are tried beside the contract's own.
+NARROW = ("bf16", "fp16")
 #: The profile's name in what is printed and pasted.
 FOUND = "found"
 
@@ -83,7 +83,7 @@ class Hypothesis:
             if value not in listed(self.base, option):
                 found.append(f"option {option}={value}")
         if not is_declared(self.kernel):
-            found.append(f"which is {scope(self.base)}")
+            found.append(f"the profile is {scope(self.base)}")
         return tuple(found)
 
     @property
@@ -237,16 +237,10 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
     """Formats of all points: every combination of what the profiles have for each and of none, or those with few changes."""
     _, seen, last = autocontrols.uses(kernel)
     own = dict(kernel.profile.points)
+    # also what profiles of other operands round it to
+    elsewhere = [concrete(p, kernel.parameters).points for p in kernel.contract.profiles]
     choices = {
-        point: list(
-            dict.fromkeys(
-                [
-                    own[point],
-                    *(p.points[point] for p in declared),
-                    *([] if point in last else [None]),
-                ]
-            )
-        )
+        point: list(dict.fromkeys([own[point], *(points[point] for points in elsewhere), None]))
         for point in seen
     }
     # what no input shows, as the contract declares it, is no discovery either
@@ -272,7 +266,8 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
 
 
 def second_round(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
-    """The same with one point, or all of them, rounded another way, or with one sum in a narrow accumulator."""
+    """The same with one point, or all of them, rounded another way, one more point rounded, or one sum in a narrow
+    accumulator."""
     profile = hypothesis.kernel.profile
     used, seen, _ = autocontrols.uses(_declared(hypothesis))
     rounded = [point for point in seen if profile.points[point] is not None]
@@ -280,6 +275,9 @@ def second_round(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
         groups = [[point] for point in rounded] + ([rounded] if len(rounded) > 1 else [])
         for points in groups:
             yield _varied(hypothesis, modes={**profile.modes, **dict.fromkeys(points, mode)})
+    for point in (p for p in seen if profile.points[p] is None):
+        for fmt in NARROW:
+            yield _varied(hypothesis, points={**profile.points, point: fmt})
     for name, bound in used.items():
         for order in _narrow_orders(bound):
             yield _varied(hypothesis, orders={**profile.orders, name: order})
@@ -291,7 +289,7 @@ def _declared(hypothesis: Hypothesis) -> Kernel:
 
 
 def _narrow_orders(bound: str) -> Iterator[Tree]:
-    for accumulator in ACCUMULATORS:
+    for accumulator in NARROW:
         for kind in ("sequential", "pairwise"):
             if bound.startswith("dot:"):
                 yield Tree(kind, accumulator=accumulator, products=accumulator)

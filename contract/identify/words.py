@@ -69,8 +69,8 @@ def _body(found: Found) -> list[str]:
     if found.apart is not None:
         said += _apart(found, found.apart)
     exact = [name for name, share in found.readings.items() if share == 1.0]
-    if exact:
-        said.append(f"within the contract's freedom, its outputs also fit: {_named(exact)}")
+    if exact and len(exact) < len(found.readings):
+        said.append(f"of narrower readings of the contract its outputs fit: {_named(exact)}")
     return [*said, *found.notes]
 
 
