@@ -21,8 +21,8 @@ from contract.judge import Bench, Failure, Outputs, Subject, Tally
 from contract.judge_process import Judge, settle
 from contract.rowbook import RowBook
 
-#: Causes of the widest search that are named.
-NAMED = 4
+#: Causes of the widest search that are named, and rows of the case that it looks at.
+NAMED, ROWS = 4, 32
 
 
 @dataclass
@@ -168,10 +168,15 @@ def _line(point: trace.Point) -> str:
 def searched(kernel: Kernel, case: Case, outputs: Outputs) -> list[str]:
     """Combinations of changes, and narrow accumulators, that explain every output of the case; those with fewest changes."""
     signature = Signature((kernel, *diagnose.same_formats(kernel)))
-    probe = Probe(case, outputs)
+    probe = fits.few_rows(kernel, Probe(case, outputs), ROWS)
+    sums = max(case.shape.values()) <= fits.LONGEST
     listed = first_round(signature, [{}]).hypotheses
     near = fits.survivors(listed, [probe])
-    tried = {h.key: h for fit in near for h in (fit.hypothesis, *second_round(fit.hypothesis))}
+    tried = {
+        h.key: h
+        for fit in near[: fits.VARIED]
+        for h in (fit.hypothesis, *second_round(fit.hypothesis, sums=sums))
+    }
     whole = [fits.on(fit.hypothesis, [probe]) for fit in fits.survivors(tried.values(), [probe])]
     good = [fit for fit in whole if fit is not None and not fit.refused]
     good.sort(key=lambda fit: (len(fit.hypothesis.changes), fit.width))

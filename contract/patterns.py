@@ -106,7 +106,7 @@ def answers(
     kernel: Kernel, case: Case, name: str, bits: Array, out: OutputRange, axis: int | None
 ) -> list[str]:
     """Whole outputs that say something of themselves: one value everywhere, an operand, another row's or column's."""
-    found = []
+    found: list[str] = []
     first = bits.reshape(-1)[:1]
     if bits.size and (bits == first).all():
         value = float(formats.decode(first, out.fmt)[0])

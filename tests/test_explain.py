@@ -17,6 +17,7 @@ from contract.interval import Array
 from contract.judge import PLAIN, Bench, Failure, Subject
 from contract.judge_process import Judge, settle
 from contract.ranges import OutputRange
+from contract.readings.base import Change
 
 #: In CI every so manieth kernel; all of them in the nightly run.
 SAMPLE = 37
@@ -167,7 +168,7 @@ def test_pattern_of_a_whole_answer(name: str, words: str) -> None:
 def test_joint_faults_are_found_where_no_single_change_is_one() -> None:
     kernel = find("geglu", "each_op")
     case = Bench(kernel, "quick", 0).cases("exact")[0]
-    change = autocontrols.Change(drop=frozenset({"arg", "gelu"}))
+    change = Change(drop=frozenset({"arg", "gelu"}))
     outputs = autocontrols.nominal(kernel, case, change=change)
     options = Bench(kernel, "quick", 0).options[0]
     failure = Failure("exact", case, PLAIN, outputs, options)

@@ -243,8 +243,7 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
         point: list(dict.fromkeys([own[point], *(points[point] for points in elsewhere), None]))
         for point in seen
     }
-    # what no input shows, as the contract declares it, is no discovery either
-    vacuous = {name.partition(",")[0].removeprefix("drop-") for p in declared for name in p.vacuous}
+    vacuous = _vacuous(declared)
     choices = {p: [own[p]] if p in vacuous else values for p, values in choices.items()}
     # an output's last point stores it: the format is the signature's
     choices = {p: [own[p]] if p in last else values for p, values in choices.items()}
@@ -265,9 +264,9 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
     return found, False
 
 
-def second_round(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
+def second_round(hypothesis: Hypothesis, *, sums: bool = True) -> Iterator[Hypothesis]:
     """The same with one point, or all of them, rounded another way, one more point rounded, or one sum in a narrow
-    accumulator."""
+    accumulator (where `sums`: these are executed term by term)."""
     profile = hypothesis.kernel.profile
     used, seen, _ = autocontrols.uses(_declared(hypothesis))
     rounded = [point for point in seen if profile.points[point] is not None]
@@ -275,10 +274,11 @@ def second_round(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
         groups = [[point] for point in rounded] + ([rounded] if len(rounded) > 1 else [])
         for points in groups:
             yield _varied(hypothesis, modes={**profile.modes, **dict.fromkeys(points, mode)})
-    for point in (p for p in seen if profile.points[p] is None):
+    vacuous = _vacuous(hypothesis.kernel.contract.profiles)
+    for point in (p for p in seen if profile.points[p] is None and p not in vacuous):
         for fmt in NARROW:
             yield _varied(hypothesis, points={**profile.points, point: fmt})
-    for name, bound in used.items():
+    for name, bound in used.items() if sums else ():
         for order in _narrow_orders(bound):
             yield _varied(hypothesis, orders={**profile.orders, name: order})
 
@@ -311,7 +311,7 @@ def _made(
     scalars: Mapping[str, float],
     declared: Sequence[Profile],
 ) -> Hypothesis:
-    """With the declared profile of the same policies that it differs least from."""
+    """With the declared profile of the same policies that it differs least from, and its vacuous points as that has them."""
     changed = replace(kernel.profile, **profile)
     made = Kernel(kernel.contract, kernel.parameters, changed)
     near = [
@@ -319,4 +319,13 @@ def _made(
         for other in declared
         if other.overflow == changed.overflow and other.keeps_subnormals == changed.keeps_subnormals
     ]
-    return min(near, key=lambda one: len(one.changes))
+    best = min(near, key=lambda one: len(one.changes))
+    points = {
+        p: best.base.points[p] if p in _vacuous(declared) else f for p, f in changed.points.items()
+    }
+    return replace(best, kernel=replace(made, profile=replace(changed, points=points)))
+
+
+def _vacuous(declared: Sequence[Profile]) -> set[str]:
+    """Points that no input shows, as a profile declares it: that they are rounded is no discovery."""
+    return {name.partition(",")[0].removeprefix("drop-") for p in declared for name in p.vacuous}
