@@ -236,15 +236,7 @@ def causes(
 ) -> list[str]:
     """Each dropped or truncated point, option or parameter under which, alone, every observed bit is allowed; or else
     each other profile of the same formats."""
-    case = failure.case
-    if not kernel.shares and kernel.contract.row_dims and case.rows(kernel) > EXPLAIN_ROWS:
-        rows = _rows_to_explain(kernel, case, refused)
-        case = take_rows(kernel, case, rows)
-        outputs = {
-            o.name: _take(outputs[o.name], kernel.row_axis(o), rows)
-            for o in kernel.outputs()
-            if o.name in outputs
-        }
+    case, outputs = some_rows(kernel, failure.case, outputs, refused)
     found = []
     for name, (_, change) in autocontrols.changes(kernel).items():
         if _explains(kernel, case, outputs, failure.options, depths, change=change):
@@ -290,17 +282,25 @@ def cause_line(found: Sequence[str]) -> str:
     return f"each reproduces all observed bits: {'; '.join(found)}"
 
 
-def _rows_to_explain(kernel: Kernel, case: Case, refused: Mapping[str, Array]) -> Array:
+def some_rows(
+    kernel: Kernel, case: Case, outputs: Outputs, refused: Mapping[str, Array]
+) -> tuple[Case, Outputs]:
+    """At most EXPLAIN_ROWS rows of a case, the first refused ones among them."""
+    if kernel.shares or not kernel.contract.row_dims or case.rows(kernel) <= EXPLAIN_ROWS:
+        return case, outputs
     bad: set[int] = set()
     for operand in (o for o in kernel.outputs() if o.name in refused):
         axis, mask = kernel.row_axis(operand), refused[operand.name]
         if axis is not None:
-            bad.update(
-                np.flatnonzero(
-                    np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1).any(axis=1)
-                )[: EXPLAIN_ROWS // 2].tolist()
-            )
-    return np.array(sorted(bad | set(range(EXPLAIN_ROWS // 2))))
+            hit = np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1).any(axis=1)
+            bad.update(np.flatnonzero(hit)[: EXPLAIN_ROWS // 2].tolist())
+    rows = np.array(sorted(bad | set(range(EXPLAIN_ROWS // 2))))
+    kept = {
+        o.name: _take(outputs[o.name], kernel.row_axis(o), rows)
+        for o in kernel.outputs()
+        if o.name in outputs
+    }
+    return take_rows(kernel, case, rows), kept
 
 
 def _take(bits: Array, axis: int | None, rows: Array) -> Array:

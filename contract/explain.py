@@ -14,15 +14,16 @@ from contract.config import RunOptions
 from contract.formats import encode
 from contract.gates import GATES
 from contract.identify import fit as fits
-from contract.identify.fit import Probe
+from contract.identify.fit import Fit, Probe
 from contract.identify.hypotheses import Hypothesis, Signature, first_round, second_round
+from contract.identify.words import percent
 from contract.interval import Array
 from contract.judge import Bench, Failure, Outputs, Subject, Tally
 from contract.judge_process import Judge, settle
 from contract.rowbook import RowBook
 
-#: Causes of the widest search that are named, and rows of the case that it looks at.
-NAMED, ROWS = 4, 32
+#: Causes of the widest search that are named.
+NAMED = 4
 
 
 @dataclass
@@ -33,7 +34,8 @@ class Explanation:
         id: of the check; gate: that refused it, '' where none did; detail: the verdict.
         element: the smallest refused case and element; points: the value at each rounding point there.
         pattern: what the refused outputs of the whole case have in common.
-        causes: changes of the contract that reproduce all observed bits.
+        causes: changes of the contract that reproduce all observed bits; nearest: where there is none, the one that
+            reproduces most of them, if it does better than none.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Explanation:
     points: list[str] = field(default_factory=list)
     pattern: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
+    nearest: str = ""
 
     @property
     def failed(self) -> bool:
@@ -61,7 +64,7 @@ class Explanation:
             said.append(
                 diagnose.cause_line(self.causes)
                 if self.causes
-                else "no dropped or re-rounded point, option, parameter or profile reproduces the observed bits"
+                else f"no point, option, parameter or profile reproduces the observed bits{self.nearest}"
             )
         return said
 
@@ -116,16 +119,19 @@ def _of_failure(said: Explanation, bench: Bench, subject: Subject, tally: Tally)
     said.element = [line for line in finding.detail.splitlines() if "all observed bits" not in line]
     said.pattern = patterns.lines(kernel, failure.case, failure.outputs, ranges, refused)
     said.points = _points(kernel, subject, failure, finding.case)
-    said.causes = causes_of(kernel, failure, subject.depths, refused)
+    said.causes, said.nearest = causes_of(kernel, failure, subject.depths, refused)
     return said
 
 
 def causes_of(
     kernel: Kernel, failure: Failure, depths: Mapping[str, int], refused: Mapping[str, Array]
-) -> list[str]:
-    """Single changes that reproduce all observed bits; combinations of changes and narrow accumulators where none does."""
+) -> tuple[list[str], str]:
+    """Single changes that reproduce all observed bits; combinations of changes and narrow accumulators where none does; and
+    where these do not either, the nearest."""
     found = diagnose.causes(kernel, failure, failure.outputs, depths, refused)
-    return found or searched(kernel, failure.case, failure.outputs)
+    if found:
+        return found, ""
+    return searched(kernel, *diagnose.some_rows(kernel, failure.case, failure.outputs, refused))
 
 
 def _points(kernel: Kernel, subject: Subject, failure: Failure, case: Case) -> list[str]:
@@ -165,10 +171,26 @@ def _line(point: trace.Point) -> str:
     return f"{name}: {point.before!r} rounds to {one(point.value)} in {point.fmt.name}, allowed {bounds}"
 
 
-def searched(kernel: Kernel, case: Case, outputs: Outputs) -> list[str]:
-    """Combinations of changes, and narrow accumulators, that explain every output of the case; those with fewest changes."""
+def searched(kernel: Kernel, case: Case, outputs: Outputs) -> tuple[list[str], str]:
+    """Combinations of changes, and narrow accumulators, that explain every output of a case, those with fewest changes; or
+    none, and which explains most."""
+    ranked = _fits(kernel, case, outputs)
+    good = [fit for fit in ranked if not fit.refused]
+    good.sort(key=lambda fit: (len(fit.hypothesis.changes), fit.width))
+    if good:
+        fewest = len(good[0].hypothesis.changes)
+        alike = [fit.hypothesis for fit in good if len(fit.hypothesis.changes) == fewest]
+        return list(dict.fromkeys(map(_changes, alike)))[:NAMED], ""
+    if not ranked or not ranked[0].hypothesis.changes:
+        return [], ""
+    share = percent(ranked[0].share)
+    return [], f"; the nearest, {_changes(ranked[0].hypothesis)}, reproduces {share}"
+
+
+def _fits(kernel: Kernel, case: Case, outputs: Outputs) -> list[Fit]:
+    """What comes near on a case, the best first."""
     signature = Signature((kernel, *diagnose.same_formats(kernel)))
-    probe = fits.few_rows(kernel, Probe(case, outputs), ROWS)
+    probe = Probe(case, outputs)
     sums = max(case.shape.values()) <= fits.LONGEST
     listed = first_round(signature, [{}]).hypotheses
     near = fits.survivors(listed, [probe])
@@ -178,12 +200,7 @@ def searched(kernel: Kernel, case: Case, outputs: Outputs) -> list[str]:
         for h in (fit.hypothesis, *second_round(fit.hypothesis, sums=sums))
     }
     whole = [fits.on(fit.hypothesis, [probe]) for fit in fits.survivors(tried.values(), [probe])]
-    good = [fit for fit in whole if fit is not None and not fit.refused]
-    good.sort(key=lambda fit: (len(fit.hypothesis.changes), fit.width))
-    fewest = len(good[0].hypothesis.changes) if good else 0
-    return [_changes(fit.hypothesis) for fit in good if len(fit.hypothesis.changes) == fewest][
-        :NAMED
-    ]
+    return sorted((fit for fit in whole if fit is not None), key=lambda fit: fit.order)
 
 
 def _changes(hypothesis: Hypothesis) -> str:

@@ -46,7 +46,7 @@ def unnamed(kernels: list[Kernel]) -> tuple[int, list[str]]:
             _, masks = diagnose.ranges_and_refusals(
                 kernel, failure.case, failure.outputs, failure.options, {}
             )
-            causes = explain.causes_of(kernel, failure, {}, masks)
+            causes, _ = explain.causes_of(kernel, failure, {}, masks)
             count += 1
             if planted(kernel, auto) not in causes:
                 found.append(f"{kernel.id}/red.{auto.name}: {causes}")
@@ -105,7 +105,7 @@ def test_hand_written_faults_that_are_a_point_or_an_option_are_named() -> None:
             _, masks = diagnose.ranges_and_refusals(
                 kernel, failure.case, failure.outputs, failure.options, subject.depths
             )
-            found = explain.causes_of(kernel, failure, subject.depths, masks)
+            found, _ = explain.causes_of(kernel, failure, subject.depths, masks)
             if cause not in found:
                 wrong.append(f"{name}: {cause!r} is not in {found}")
     finally:
@@ -173,8 +173,9 @@ def test_joint_faults_are_found_where_no_single_change_is_one() -> None:
     options = Bench(kernel, "quick", 0).options[0]
     failure = Failure("exact", case, PLAIN, outputs, options)
     _, masks = diagnose.ranges_and_refusals(kernel, case, outputs, options, {})
-    assert "`arg` not rounded and `gelu` not rounded" in explain.causes_of(
-        kernel, failure, {}, masks
+    assert (
+        "`arg` not rounded and `gelu` not rounded"
+        in explain.causes_of(kernel, failure, {}, masks)[0]
     )
 
 

@@ -141,11 +141,11 @@ def _digest_of(case: Case) -> bytes:
     ).digest()
 
 
-def few_rows(kernel: Kernel, probe: Probe, count: int = FEW_ROWS) -> Probe:
+def few_rows(kernel: Kernel, probe: Probe) -> Probe:
     """The first rows of a probe."""
-    if kernel.shares or not kernel.contract.row_dims or probe.case.rows(kernel) <= count:
+    if kernel.shares or not kernel.contract.row_dims or probe.case.rows(kernel) <= FEW_ROWS:
         return probe
-    rows = slice(0, count)
+    rows = slice(0, FEW_ROWS)
     kept = {}
     for operand in (o for o in kernel.outputs() if o.name in probe.outputs):
         axis = kernel.row_axis(operand)

@@ -22,7 +22,7 @@ from contract.orders import Tree
 
 #: Combinations of points and options that are tried whole; beyond, up to so many points of a profile are changed at once.
 MOST, FEW = 4096, 3
-#: Formats of running sums, and of points that a profile does not round, that are tried beside the contract's own.
+#: Formats of running sums, and of points that a profile rounds to fp32 or not at all, that are tried beside its own.
 NARROW = ("bf16", "fp16")
 #: The profile's name in what is printed and pasted.
 FOUND = "found"
@@ -275,7 +275,8 @@ def second_round(hypothesis: Hypothesis, *, sums: bool = True) -> Iterator[Hypot
         for points in groups:
             yield _varied(hypothesis, modes={**profile.modes, **dict.fromkeys(points, mode)})
     vacuous = _vacuous(hypothesis.kernel.contract.profiles)
-    for point in (p for p in seen if profile.points[p] is None and p not in vacuous):
+    wide = [p for p in seen if profile.points[p] in (None, "fp32") and p not in vacuous]
+    for point in wide:
         for fmt in NARROW:
             yield _varied(hypothesis, points={**profile.points, point: fmt})
     for name, bound in used.items() if sums else ():
