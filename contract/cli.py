@@ -367,29 +367,9 @@ def _identify(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     config = read_config()
 
-    from contract import explain, select, suites
-    from contract.checks import collect_checks
+    from contract.explain import command
 
-    for name in arguments.names:
-        select.refuse_absent(name)
-    loaded = suites.load(config, arguments.names)
-    ids = tuple(name for name in arguments.names if name not in loaded.chosen) or tuple(
-        arguments.names
-    )
-    chosen = select.select(collect_checks(), select.Selection(ids), loaded.chosen)
-    chosen = [check for check in chosen if check.kind != "reference"]
-    if not chosen:
-        raise UsageError(f"{arguments.names[-1]}: names no check of an implementation or control")
-    options = RunOptions(
-        effort=arguments.effort or config.effort,
-        seed=config.seed if arguments.seed is None else arguments.seed,
-        timeout=config.timeout,
-        store_root=config.store_root,
-        suites=loaded.payload(),
-    )
-    said = explain.explain(chosen, options)
-    print("\n".join(said.lines()))
-    return explain.exit_code(said)
+    return command(arguments, config)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

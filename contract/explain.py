@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from contract import diagnose, gates, patterns, trace
+from contract import diagnose, gates, patterns, select, suites, trace
 from contract.case import Case, Kernel, find
-from contract.checks import Check
-from contract.config import RunOptions
+from contract.checks import Check, collect_checks
+from contract.config import Config, RunOptions
+from contract.errors import UsageError
 from contract.formats import encode
 from contract.gates import GATES
 from contract.identify import fit as fits
@@ -212,3 +214,31 @@ def exit_code(said: Explanation) -> int:
     if not said.failed:
         return 5
     return 0 if said.causes else 1
+
+
+def command(arguments: argparse.Namespace, config: Config) -> int:
+    """`contract explain ID`: print what is to be said of the first of the named checks that fails; returns the exit code.
+
+    Raises:
+        UsageError: names that no check of an implementation or control has.
+    """
+    for name in arguments.names:
+        select.refuse_absent(name)
+    loaded = suites.load(config, arguments.names)
+    # a file beside an id says where to find it
+    ids = tuple(name for name in arguments.names if name not in loaded.chosen)
+    selection = select.Selection(ids or tuple(arguments.names))
+    chosen = select.select(collect_checks(), selection, loaded.chosen)
+    chosen = [check for check in chosen if check.kind != "reference"]
+    if not chosen:
+        raise UsageError(f"{arguments.names[-1]}: names no check of an implementation or control")
+    options = RunOptions(
+        effort=arguments.effort or config.effort,
+        seed=config.seed if arguments.seed is None else arguments.seed,
+        timeout=config.timeout,
+        store_root=config.store_root,
+        suites=loaded.payload(),
+    )
+    said = explain(chosen, options)
+    print("\n".join(said.lines()))
+    return exit_code(said)
