@@ -76,6 +76,13 @@ def test_fault_of_automatic_controls_is_named() -> None:
     assert found == []
 
 
+def test_fault_whose_outputs_have_no_range_is_named_by_its_bits() -> None:
+    # codes that nothing rounds are stored somehow, and in no range of the code's format
+    count, found = unnamed([find("gptq_block64", "each_update")])
+    assert count >= 4
+    assert found == []
+
+
 @pytest.mark.slow
 def test_fault_of_every_automatic_control_is_named() -> None:
     count, found = unnamed(every_kernel())
