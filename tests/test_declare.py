@@ -21,6 +21,7 @@ from contract.declare import (
     tensor,
 )
 from contract.errors import DeclarationError
+from contract.orders import Tree
 
 X, OUT = tensor("x", "rows d"), output("out", "rows d")
 ONCE = Profile("once", {"out": "bf16"})
@@ -151,6 +152,27 @@ WRONG_PARTS: list[tuple[Callable[[], object], tuple[str, ...]]] = [
     (lambda: Control("k", "p", "a", "red", (), nothing), ("name the gate that must catch it",)),
     (lambda: Control("k", "p", "[a]", "red", ("exact",), nothing), ("'[a]'",)),
 ]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"modes": {"out": "downward"}}, "out rounds 'downward'"),
+        ({"modes": {"inner": "toward_zero"}}, "name a point that it rounds"),
+        ({"orders": {"sum": 8}}, "give a contract.orders.Tree"),
+    ],
+)
+def test_a_profile_that_rounds_or_sums_in_no_known_way_is_refused(
+    more: dict[str, object], words: str
+) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        Profile("once", {"inner": None, "out": "bf16"}, **more)  # type: ignore[arg-type]
+
+
+def test_a_profile_orders_only_freedoms_of_its_contract() -> None:
+    ordered = Profile("once", {"out": "bf16"}, orders={"total": Tree("sequential")})
+    with pytest.raises(DeclarationError, match="profile once orders 'total'; freedoms are"):
+        make(profiles=(ordered,))
 
 
 @pytest.mark.parametrize(("build", "parts"), WRONG_PARTS, ids=range(len(WRONG_PARTS)))

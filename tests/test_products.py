@@ -28,7 +28,7 @@ from contract.endpoints import Array, Freedom, Interval, point
 from contract.errors import DeclarationError
 from contract.orders import FP32, AnyOrder, Chunks, Mma, Order, Tree, accumulator
 from contract.product_samples import Draw, dot_sample
-from contract.products import dot_range, tree_dot
+from contract.products import dot_range, tree_dot, tree_sum
 from contract.readings.audit import AuditReading
 from contract.readings.range import RangeReading
 from contract.readings.sample import NOMINAL, Choice
@@ -193,6 +193,35 @@ def test_a_tree_is_executed_and_as_exact_as_its_operands(tree: Tree) -> None:
             got = tree_dot(sample_reading(Choice()), a, b, tree)
             assert np.array_equal(allowed.lo, got)
             assert np.array_equal(allowed.hi, got)
+
+
+@pytest.mark.parametrize(
+    ("tree", "value"),
+    [
+        # 1 + 3 * 2^-9: bf16 has nothing between 1 and 1 + 2^-7, and ties go to 1
+        (Tree("sequential", accumulator="bf16"), 1.0),
+        (Tree("pairwise", accumulator="bf16"), 1.0),
+        (Tree("sequential", accumulator="fp16"), 1.0 + 3 * 2.0**-9),
+        (Tree("sequential"), 1.0 + 3 * 2.0**-9),
+    ],
+    ids=str,
+)
+def test_a_tree_rounds_its_partial_sums_to_the_accumulator(tree: Tree, value: float) -> None:
+    a, b = np.array([[1.0, 2.0**-9, 2.0**-9, 2.0**-9]]), np.ones((4, 1))
+    got = tree_dot(sample_reading(Choice()), a, b, tree)
+    summed = tree_sum(sample_reading(Choice()), a, -1, tree)
+    assert got.tolist() == summed.tolist() == [[value]]
+
+
+def test_a_tree_rounds_its_products_and_starts_from_either_zero() -> None:
+    a, b = np.array([[1.0 + 2.0**-7, -0.0]]), np.array([[1.0 + 2.0**-7], [1.0]])
+    rounded = Tree("sequential", accumulator="fp32", products="bf16")
+    assert tree_dot(sample_reading(Choice()), a, b, rounded).item() == 1.0 + 2.0**-6
+    contract = contract_of(lambda r, x: x)
+    strict = RangeReading(contract, contract.profiles[0], free=STRICT)
+    zero = tree_dot(strict, narrow(a[:, 1:]), narrow(b[1:]), Tree("sequential"))
+    assert np.signbit(zero.lo).all()
+    assert not np.signbit(zero.hi).any()
 
 
 def integer_rows(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[Array, Array]:
