@@ -92,8 +92,8 @@ class Batch:
         self.carry: Array = np.zeros(1, bool)
         self._fill(dynamic_shared)
         self.copies: Copies | None = None
-        # partners of shfl, which are the same each time
-        self.exchanges: dict[Any, tuple[Array, Array]] = {}
+        # what is the same each time: partners of shfl, who does what of several instructions
+        self.kept: dict[Any, Any] = {}
         self.schedule: Schedule
 
     def _fill(self, dynamic_shared: int) -> None:

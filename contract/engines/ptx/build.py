@@ -5,19 +5,27 @@ Source: PTX ISA, section 9.7 (Instructions); the functions of registers are cont
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import accesses, atomics, control, copies, matrices, moves, table, warp
+from contract.engines.ptx import (
+    accesses,
+    atomics,
+    control,
+    copies,
+    joins,
+    matrices,
+    moves,
+    table,
+    warp,
+)
 from contract.engines.ptx.accesses import Run, malformed, unsupported
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import (
-    Instruction,
-    Program,
-)
+from contract.engines.ptx.decoded import Block, Instruction, Program
 from contract.engines.ptx.faults import Unsupported
 from contract.engines.ptx.flow import flatten
 from contract.engines.ptx.moves import Into, Taken, results, source
@@ -42,11 +50,30 @@ def bind(program: Program) -> None:
             first = block.body[0] if block.body else block.end
             assert first is not None
             control.meeting(program, block, first)
+        _tally(program, block)
+
+
+def _tally(program: Program, block: Block) -> None:
+    """What a launch that comes to the block has executed."""
+    own = [
+        instruction
+        for instruction in [*block.body, *([block.end] if block.end else [])]
+        # but for the exit that the decoder adds
+        if instruction.line != program.function.line or not instruction.text.startswith("(")
+    ]
+    block.opcodes = Counter(one.opcode for one in own)
+    block.approximate = frozenset(one.opcode for one in own if one.approximate)
+    block.atomics = frozenset(
+        one.opcode
+        for one in own
+        if one.root in ("atom", "red") and ".add" in one.opcode and "f" in one.parts[-1]
+    )
 
 
 def guarded(instruction: Instruction, run: Run) -> Run:
     if instruction.guard is None:
         return run
+    instruction.kin = None
     guard, negated = instruction.guard.index, instruction.negated
 
     def conditional(b: Batch, m: Mask) -> None:
@@ -77,6 +104,8 @@ def _grain(program: Program, instruction: Instruction) -> None:
         if instruction.root == "cp":
             copies.grain(program, instruction)
         return
+    if accesses.reads_parameter(instruction):
+        return
     shape = accesses.Shape(instruction, atomics.OPERATIONS | {"noftz"})
     spaces = list(program.granules) if shape.space in ("generic", "param") else [shape.space]
     for space in spaces:
@@ -104,6 +133,7 @@ def calculate(program: Program, instruction: Instruction) -> Run:
         for what, kind in zip(sources, semantics.sources, strict=False)
     ]
     into = results(operands[0], semantics, instruction)
+    instruction.kin = joins.kin_of(instruction, semantics, taken, into)
     # the machine runs all of a batch without warnings
     call: Callable[..., Any] = loud(semantics.call)
     if semantics.approximate:

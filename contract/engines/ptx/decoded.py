@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,22 @@ class Sink:
     """`_`: a result that nobody wants."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """What an instruction may be executed at once with, where all lanes of a batch are at it.
+
+    Attributes:
+        kind: of the same kind are those that may be joined.
+        part: what `join` takes of this one.
+        join: from the parts of several, in their order, to what executes them all: `run(batch)` gives False, and has
+            changed nothing, where something might be said of one of them; then they are executed one by one.
+    """
+
+    kind: Any
+    part: Any
+    join: Callable[[list[Any]], Callable[[Any], bool]]
+
+
 @dataclass(slots=True)
 class Instruction:
     opcode: str
@@ -102,6 +119,7 @@ class Instruction:
     run: Callable[[Any, Any], None] | None = None
     propagates: bool = True
     approximate: bool = False
+    kin: Kin | None = None
 
     @property
     def root(self) -> str:
@@ -113,14 +131,34 @@ class Instruction:
 
 
 @dataclass(slots=True)
+class Together:
+    """Instructions of one kind that do not depend on each other: see Kin. `touched` are the registers of all."""
+
+    members: list[Instruction]
+    touched: frozenset[int]
+    run: Callable[[Any], bool]
+
+
+@dataclass(slots=True)
 class Block:
-    """Instructions that lanes run through together; `end` may send lanes elsewhere, else they go on to the next."""
+    """Instructions that lanes run through together; `end` may send lanes elsewhere, else they go on to the next.
+
+    Attributes:
+        steps: what all lanes of a batch do where they come here together: the instructions of this block and of those
+            up to `last` (contract.engines.ptx.together).
+        opcodes: how often each stands here; `approximate` and `atomics` are those of Launched.
+    """
 
     number: int
     body: list[Instruction]
     end: Instruction | None = None
     meets: bool = False
     gather: Callable[[Any, Any], Any] | None = None
+    steps: list[Instruction | Together] = field(default_factory=list)
+    last: int = 0
+    opcodes: Counter[str] = field(default_factory=Counter)
+    approximate: frozenset[str] = frozenset()
+    atomics: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -127,8 +127,9 @@ Partner = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array]]
 def _partners(b: Batch, partner: Partner, by: Array, clamp: Array) -> tuple[Array, Array]:
     """Of each lane the lane it reads from, itself where that lies outside its segment; whether it lies inside."""
     key = (partner, int(by[0]), int(clamp[0])) if len(by) == len(clamp) == 1 else None
-    if key in b.exchanges:
-        return b.exchanges[key]
+    if key in b.kept:
+        kept: tuple[Array, Array] = b.kept[key]
+        return kept
     lane = b.lane % 32
     c = clamp.astype(np.int64)
     segment = (c >> 8) & 31
@@ -139,7 +140,7 @@ def _partners(b: Batch, partner: Partner, by: Array, clamp: Array) -> tuple[Arra
     inside = np.broadcast_to(inside, (b.lanes,))
     found = np.where(inside, at, lane) + (b.lane - lane), inside
     if key is not None:
-        b.exchanges[key] = found
+        b.kept[key] = found
     return found
 
 

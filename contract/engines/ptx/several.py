@@ -1,0 +1,139 @@
+"""Accesses of several instructions at once, all of one size and each by all lanes of a batch.
+
+They are checked as contract.engines.ptx.noting checks one, all together, and noted only where nothing is to be said of
+any: no race, nothing in flight, nothing undefined, no place out of bounds and, of writes, none that is written twice.
+Everything else is for the instructions one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.engines.ptx.batch import Batch
+from contract.engines.ptx.decoded import Instruction
+from contract.engines.ptx.memory import Region
+from contract.engines.ptx.races import GlobalShadow, SharedShadow
+
+Array = NDArray[Any]
+# lanes of all instructions: more at once leave the cache
+MOST_LANES = 1 << 14
+
+
+def fit(b: Batch, count: int) -> bool:
+    """Whether so many instructions are worth executing at once."""
+    return count * b.lanes <= MOST_LANES
+
+
+def stacked(b: Batch, given: Sequence[Array], dtype: Any) -> Array:
+    """(instructions, lanes) from a value or one for each lane of each."""
+    made = np.empty((len(given), b.lanes), dtype)
+    for row, one in zip(made, given, strict=True):
+        row[:] = one
+    return made
+
+
+def placed(b: Batch, address: Array, size: int) -> Array | None:
+    """Where addresses (instructions, lanes) of shared memory lie in its bytes, in one row; None for a fault."""
+    if (address & np.uint64(size - 1)).any() or int(address.max()) + size > b.shared.limit:
+        return None
+    at = address.view(np.int64)
+    return (at if b.blocks == 1 else at + b.shared.base).ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Of each granule that several instructions touch, one after the other: which touches it, by which lane."""
+
+    number: Array
+    lane: Array
+    warp: Array
+    local_warp: Array
+    grid_warp: Array
+
+
+def _by(b: Batch, count: int, each: int) -> By:
+    key = ("several", count, each)
+    found = b.kept.get(key)
+    if found is None:
+        lane = np.repeat(np.tile(b.lane, count), each)
+        number = np.repeat(np.arange(count), b.lanes * each)
+        found = By(number, lane, b.warp[lane], b.local_warp[lane], b.grid_warp[lane])
+        b.kept[key] = found
+    return found
+
+
+def lanes(b: Batch, count: int) -> Array:
+    """The lane of each access of so many instructions."""
+    return _by(b, count, 1).lane
+
+
+def _quiet(b: Batch, g: Array, by: By, *, write: bool) -> bool:
+    """Whether accesses to granules of shared memory meet nothing in flight and race with nothing before them."""
+    shared = b.shared
+    shadow = shared.shadow
+    assert isinstance(shadow, SharedShadow)
+    if b.racing.readers or (shared.flight is not None and shared.flight[g].any()):
+        return False
+    return not shadow.unordered(g, by.warp, b.order, write=write, atomic=False)
+
+
+def shared_read(b: Batch, members: Sequence[Instruction], at: Array, size: int) -> bool:
+    """Note reads of shared memory by instructions one after the other; False, and nothing noted, for a finding."""
+    shared, shadow = b.shared, b.shared.shadow
+    g, each = shared.granules(at, size)
+    by = _by(b, len(members), each)
+    assert isinstance(shadow, SharedShadow)
+    assert shared.defined is not None
+    if not shared.defined[g].all() or not _quiet(b, g, by, write=False):
+        return False
+    first = b.order.ticks(members)
+    shadow.mark_read(g, by.local_warp, by.number + first, first + len(members) - 1)
+    return True
+
+
+def shared_write(b: Batch, members: Sequence[Instruction], at: Array, size: int) -> Array | None:
+    """Note writes of defined values; the granules, or None, and nothing noted, for a finding."""
+    shared, shadow = b.shared, b.shared.shadow
+    g, each = shared.granules(at, size)
+    by = _by(b, len(members), each)
+    assert isinstance(shadow, SharedShadow)
+    assert shared.defined is not None
+    if shadow.repeats(g) or not _quiet(b, g, by, write=True):
+        return None
+    shared.defined[g] = True
+    first = b.order.ticks(members)
+    shadow.mark_write(g, by.local_warp, by.number + first, first + len(members) - 1)
+    return g
+
+
+def region(b: Batch, address: Array, size: int) -> Region | None:
+    """The region of global memory that all addresses lie in, aligned; None where there is none."""
+    if (address & np.uint64(size - 1)).any():
+        return None
+    return b.window.find(int(address.min()), int(address.max()) + size)
+
+
+def readable(b: Batch, memory: Region, at: Array, size: int) -> bool:
+    """Whether nothing is to be said of reads of one region, (instructions, lanes) in one row."""
+    g, each = memory.granules(at, size)
+    if b.racing.readers or (memory.defined is not None and not memory.defined[g].all()):
+        return False
+    assert isinstance(memory.shadow, GlobalShadow)
+    warp = _by(b, len(at) // b.lanes, each).grid_warp
+    return not memory.shadow.unordered(g, warp, b.order, write=False, atomic=False)
+
+
+def global_read(
+    b: Batch, members: Sequence[Instruction], memory: Region, at: Array, size: int
+) -> None:
+    """Note reads of one region by instructions one after the other."""
+    g, each = memory.granules(at, size)
+    warp = _by(b, 1, each).grid_warp
+    assert isinstance(memory.shadow, GlobalShadow)
+    for member, row in zip(members, g.reshape(len(members), -1), strict=True):
+        memory.shadow.mark_read(row, warp, b.order.tick(member), b.order.warps)
