@@ -33,35 +33,41 @@ def alone(made: Program) -> Program:
     return made
 
 
+def together(made: Program) -> list[tuple[str, Together]]:
+    """What is executed at once, by the name of its kind; moves are left out."""
+    found = []
+    for block in made.blocks:
+        for step in block.steps:
+            if isinstance(step, Together) and step.members[0].kin is not None:
+                kind = step.members[0].kin.kind
+                name = kind[0] if isinstance(kind, tuple) else step.members[0].root
+                if name != "mov":
+                    found.append((name, step))
+    return found
+
+
 def groups(made: Program) -> dict[str, list[int]]:
     """How many instructions of each kind are executed at once."""
     found: dict[str, list[int]] = {}
-    for block in made.blocks:
-        for step in block.steps:
-            if isinstance(step, Together):
-                found.setdefault(step.members[0].root, []).append(len(step.members))
+    for name, step in together(made):
+        found.setdefault(name, []).append(len(step.members))
     return found
 
 
 def counted(made: Program) -> dict[str, int]:
-    """Calls of what executes several of a kind, by whether it did; filled by the launch that follows."""
+    """How often several of a kind were executed at once; filled by the launch that follows."""
     done: dict[str, int] = {}
 
-    def watched(step: Together) -> Any:
-        run = step.run
-
+    def watched(name: str, run: Any) -> Any:
         def call(b: Any) -> bool:
-            good = run(b)
-            root = step.members[0].root
-            done[root] = done.get(root, 0) + good
+            good = bool(run(b))
+            done[name] = done.get(name, 0) + good
             return good
 
         return call
 
-    for block in made.blocks:
-        for step in block.steps:
-            if isinstance(step, Together):
-                step.run = watched(step)
+    for name, step in together(made):
+        step.run = watched(name, step.run)
     return done
 
 
@@ -116,7 +122,7 @@ def test_copies_and_loads(given: tuple[int, ...]) -> None:
     x, out = RNG.integers(0, 256, 8192, np.uint8), np.zeros(8192, np.uint8)
     done = both(sizes(*given) + COPIES + LANDED + BACK, x, out)
     # a copy of a part is for the instructions themselves
-    assert done == {"cp": int(8 not in given), "ld": 1}
+    assert done == {"cp": int(8 not in given), "ld": 1, "st.global": 1}
     want = x.reshape(4, 128, 16).copy()
     for i, n in enumerate(given):
         want[i, :, n:] = 0
@@ -127,7 +133,7 @@ def test_some_lanes_that_copy_nothing_are_for_the_instructions_themselves() -> N
     x, out = RNG.integers(0, 256, 8192, np.uint8), np.zeros(8192, np.uint8)
     some = "setp.lt.u32 %p1, %r0, 50; selp.b32 %r5, 16, 0, %p1;"
     done = both(sizes(16, 16, 16, 16) + some + COPIES + LANDED + BACK, x, out)
-    assert done == {"cp": 0, "ld": 1}
+    assert done == {"cp": 0, "ld": 1, "st.global": 1}
     assert not out.reshape(4, 128, 16)[1, 50:].any()
 
 
@@ -168,8 +174,9 @@ def test_races_of_a_group_name_its_instructions() -> None:
     load = "ld.shared.u32 %r4, [{0}+2048]; ld.shared.u32 %r5, [{0}]; "
     keep = "st.global.u32 [%d6], %r5; st.global.u32 [%d6+4], %r4;"
     own, other = load.format("%r2") + keep, NEXT + load.format("%r7") + keep
-    assert both(STORES + own, out, out.copy()) == {"st": 1, "ld": 1}
-    assert both(STORES + "bar.sync 0;" + other, out, out.copy()) == {"st": 1, "ld": 1}
+    every = {"st": 1, "ld": 1, "st.global": 1}
+    assert both(STORES + own, out, out.copy()) == every
+    assert both(STORES + "bar.sync 0;" + other, out, out.copy()) == every
     said = found(STORES + other, out, out.copy())
     assert "this read is not ordered after `st.shared.u32 [%r2+2048], %r0`" in said
     # two writes of one group
@@ -212,7 +219,12 @@ def test_matrices_of_a_group() -> None:
     for skew in (-1, 0, 1):
         out = np.zeros(8192, np.uint8)
         # three products of each sum, one after the other
-        assert both(body, bf16, out, skew=skew) == {"cp": 1, "ldmatrix": 1, "mma": 3}
+        assert both(body, bf16, out, skew=skew) == {
+            "cp": 1,
+            "ldmatrix": 1,
+            "mma": 3,
+            "st.global": 1,
+        }
         assert len(np.unique(out.view(np.float32))) > 900
 
 
@@ -225,9 +237,10 @@ def test_arithmetic_of_floats_in_a_group() -> None:
     )
     store = "".join(f"st.global.f32 [%e1+{512 * i}], %f{i};" for i in range(4))
     # %f0 is written last, after the three that read it
-    assert groups(program(load + work + store, 2)) == {"ex2": [4], "fma": [3]}
+    assert groups(program(load + work + store, 2)) == {"ex2": [4], "fma": [3], "st.global": [4]}
+    every = {"ex2": 1, "fma": 1, "st.global": 1}
     for skew in (-1, 0, 1):
-        assert both(load + work + store, x, out, skew=skew, head="") == {"ex2": 1, "fma": 1}
+        assert both(load + work + store, x, out, skew=skew, head="") == every
 
 
 def random_body(rng: np.random.Generator, length: int) -> str:
@@ -303,3 +316,37 @@ def test_a_barrier_of_all_orders_what_was_before() -> None:
 def test_a_barrier_at_which_some_arrived_is_looked_at() -> None:
     some = "setp.lt.u32 %p1, %r0, 64; @%p1 bra A; bar.arrive 3, 96; A: bar.sync 3;"
     assert "different numbers of threads" in found(some, np.zeros(128, np.uint32))
+
+
+def test_stores_to_global_memory() -> None:
+    x, out = np.arange(8192, dtype=np.uint8), np.zeros(8192, np.uint8)
+    store = PLACE + "setp.lt.u32 %p1, %r0, {0}; setp.ge.u32 %p2, %r0, {0}; mov.u32 %r9, 5;"
+    store += "@%p1 st.global.u32 [%d6], %r0; @!%p2 st.global.u32 [%d6+{1}], %r9; st.global.u32 [%d6+4096], %r3;"
+    for lanes, done in ((128, 1), (100, 0)):
+        assert both(store.format(lanes, 2048), x, out) == {"st.global": done}
+    # out of bounds; misaligned; two lanes, and two instructions, at one place
+    assert "out of bounds" in found(store.format(128, 8192), x, out)
+    assert "misaligned" in found(store.format(128, 2050), x, out)
+    assert "two lanes write different values" in found(
+        PLACE + "st.global.u32 [%d1], %r0; st.global.u32 [%d1+64], %r3;", x, out
+    )
+    assert "this write is not ordered after `@%p1 st.global.u32 [%d6], %r0`" in found(
+        store.format(128, 512), x, out
+    )
+    # a value that was never defined
+    assert "never defined" in found(store.format(128, 2048).replace("%r9;", "%r8;", 2), x, out)
+
+
+def test_what_was_written_in_a_group_is_defined_and_restored_where_a_launch_is_run_again() -> None:
+    x, out = np.arange(8192, dtype=np.uint8), np.zeros(8192, np.uint8)
+    write = (
+        PLACE + "st.global.u32 [%d6], %r0; st.global.u32 [%d6+4], %r3; st.shared.u32 [%r2], %r0;"
+    )
+    add = "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 1; st.global.u32 [%d6], %r4; st.global.u32 [%d6+8], %r4;"
+    assert both(write + add, x, out, fresh=(1,)) == {"st.global": 2}
+    # reads that race and do not matter: what was written before is taken back
+    race = "bar.sync 0;" + NEXT + "ld.shared.u32 %r5, [%r7]; st.shared.u32 [%r2], %r3;"
+    again = "ld.global.u32 %r4, [%d6+16]; add.u32 %r4, %r4, 1; st.global.u32 [%d6+16], %r4; st.global.u32 [%d6+32], %r4;"
+    out[:] = 0
+    both(PLACE.replace("%r0, 16", "%r0, 64") + again + "st.shared.u32 [%r2], %r0;" + race, x, out)
+    assert out.view(np.uint32).reshape(-1, 16)[:, 4].tolist() == [1] * 128

@@ -407,6 +407,10 @@ def store(program: Program, instruction: Instruction) -> Run:
     if space == "shared" and not shape.strong:
         part = (instruction, address, sources)
         instruction.kin = Kin(("st", k, size), part, functools.partial(_stores, dtype, k, size))
+    if space == "global" and not shape.strong:
+        part = (instruction, address, sources)
+        join = functools.partial(_global_stores, dtype, k, size)
+        instruction.kin = Kin(("st.global", k, size), part, join, guarded=True)
     return run
 
 
@@ -423,12 +427,40 @@ def _stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch]
         )
         if at is None or several.shared_write(b, members, at, size) is None:
             return False
-        values = np.empty((count, b.lanes, k), dtype)
-        for rows, (_, _, sources) in zip(values, parts, strict=True):
-            for i, source in enumerate(sources):
-                rows[:, i] = b.regs[source]
-        values = values.reshape(-1, k)
-        b.shared.put(at, values if k > 1 else values[:, 0])
+        b.shared.put(at, _values(b, parts, dtype, k))
+        return True
+
+    return run
+
+
+def _values(b: Batch, parts: list[Any], dtype: Any, k: int) -> Array:
+    """What several stores write, as Bytes.put takes it."""
+    values = np.empty((len(parts), b.lanes, k), dtype)
+    for rows, (_, _, sources) in zip(values, parts, strict=True):
+        for i, source in enumerate(sources):
+            rows[:, i] = b.regs[source]
+    values = values.reshape(-1, k)
+    return values if k > 1 else values[:, 0]
+
+
+def _global_stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
+    """Several stores to one region of global memory, by all lanes."""
+    members = [member for member, *_ in parts]
+    count = len(parts)
+    guards = [(one.guard.index, one.negated) for one in members if one.guard is not None]
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count) or any((b.regs[g] == no).any() for g, no in guards):
+            return False
+        address = several.stacked(b, [address(b) for _, address, _ in parts], np.uint64)
+        memory = several.region(b, address, size)
+        if memory is None:
+            return False
+        at = (address - np.uint64(memory.address)).view(np.int64).ravel()
+        if not several.global_write(b, members, memory, at, size):
+            return False
+        memory.put(at, _values(b, parts, dtype, k))
+        b.window.version += 1
         return True
 
     return run

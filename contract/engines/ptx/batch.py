@@ -92,8 +92,8 @@ class Batch:
         self.carry: Array = np.zeros(1, bool)
         self._fill(dynamic_shared)
         self.copies: Copies | None = None
-        # what is the same each time: partners of shfl, who does what of several instructions
-        self.kept: dict[Any, Any] = {}
+        # partners of shfl, which are the same each time
+        self.exchanges: dict[Any, tuple[Array, Array]] = {}
         self.schedule: Schedule
 
     def _fill(self, dynamic_shared: int) -> None:
@@ -117,7 +117,12 @@ class Batch:
             self.regs[i] = np.zeros(self.lanes, UNSIGNED[program.widths[i]])
             self.poison[i] = np.ones(self.lanes, bool)
         for (what, bits), slot in program.slots.items():
-            self.regs[slot] = self._value(what, bits)
+            held = program.constants.get(slot)
+            if held is None:
+                held = self._value(what, bits)
+                if isinstance(what, Constant):
+                    program.constants[slot] = held
+            self.regs[slot] = held
 
     def _value(self, what: Any, bits: int) -> Array:
         dtype = UNSIGNED[bits]

@@ -5,7 +5,6 @@ Source: PTX ISA, section 9.7 (Instructions); the functions of registers are cont
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from contract.engines.ptx import (
 )
 from contract.engines.ptx.accesses import Run, malformed, unsupported
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import Block, Instruction, Program
+from contract.engines.ptx.decoded import Instruction, Program
 from contract.engines.ptx.faults import Unsupported
 from contract.engines.ptx.flow import flatten
 from contract.engines.ptx.moves import Into, Taken, results, source
@@ -50,22 +49,31 @@ def bind(program: Program) -> None:
             first = block.body[0] if block.body else block.end
             assert first is not None
             control.meeting(program, block, first)
-        _tally(program, block)
+    _tally(program)
 
 
-def _tally(program: Program, block: Block) -> None:
-    """What a launch that comes to the block has executed."""
-    own = [
-        instruction
-        for instruction in [*block.body, *([block.end] if block.end else [])]
-        # but for the exit that the decoder adds
-        if instruction.line != program.function.line or not instruction.text.startswith("(")
+def _tally(program: Program) -> None:
+    """Which opcodes stand where, for what a launch has executed."""
+    of_blocks = [
+        [
+            instruction
+            for instruction in [*block.body, *([block.end] if block.end else [])]
+            # but for the exit that the decoder adds
+            if instruction.line != program.function.line or not instruction.text.startswith("(")
+        ]
+        for block in program.blocks
     ]
-    block.opcodes = Counter(one.opcode for one in own)
-    block.approximate = frozenset(one.opcode for one in own if one.approximate)
-    block.atomics = frozenset(
+    every = [instruction for own in of_blocks for instruction in own]
+    program.opcodes = tuple(sorted({one.opcode for one in every}))
+    number = {opcode: i for i, opcode in enumerate(program.opcodes)}
+    program.tally = np.zeros((len(program.blocks), len(number)), np.int64)
+    for row, own in zip(program.tally, of_blocks, strict=True):
+        for one in own:
+            row[number[one.opcode]] += 1
+    program.approximate = frozenset(one.opcode for one in every if one.approximate)
+    program.atomics = frozenset(
         one.opcode
-        for one in own
+        for one in every
         if one.root in ("atom", "red") and ".add" in one.opcode and "f" in one.parts[-1]
     )
 
@@ -73,7 +81,8 @@ def _tally(program: Program, block: Block) -> None:
 def guarded(instruction: Instruction, run: Run) -> Run:
     if instruction.guard is None:
         return run
-    instruction.kin = None
+    if instruction.kin is not None and not instruction.kin.guarded:
+        instruction.kin = None
     guard, negated = instruction.guard.index, instruction.negated
 
     def conditional(b: Batch, m: Mask) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,11 +96,13 @@ class Kin:
         part: what `join` takes of this one.
         join: from the parts of several, in their order, to what executes them all: `run(batch)` gives False, and has
             changed nothing, where something might be said of one of them; then they are executed one by one.
+        guarded: what executes several looks at their predicates itself; others of these kinds have none.
     """
 
     kind: Any
     part: Any
     join: Callable[[list[Any]], Callable[[Any], bool]]
+    guarded: bool = False
 
 
 @dataclass(slots=True)
@@ -146,7 +147,6 @@ class Block:
     Attributes:
         steps: what all lanes of a batch do where they come here together: the instructions of this block and of those
             up to `last` (contract.engines.ptx.together).
-        opcodes: how often each stands here; `approximate` and `atomics` are those of Launched.
     """
 
     number: int
@@ -156,9 +156,6 @@ class Block:
     gather: Callable[[Any, Any], Any] | None = None
     steps: list[Instruction | Together] = field(default_factory=list)
     last: int = 0
-    opcodes: Counter[str] = field(default_factory=Counter)
-    approximate: frozenset[str] = frozenset()
-    atomics: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -177,6 +174,9 @@ class Program:
     Attributes:
         polls: the numbers of the blocks of instructions that may wait for another block of the grid.
         sources: (line of the PTX, 'kernel.py:14') in order: from which line on what was made of which; '' for unknown.
+        opcodes: those of its instructions, sorted; `tally` (blocks, opcodes) is how often each stands where.
+        approximate, atomics: which of them are what Launched says.
+        constants: of slots whose value is the same in every launch, what a batch holds.
     """
 
     name: str
@@ -194,6 +194,11 @@ class Program:
     granules: dict[str, int] = field(default_factory=dict)
     polls: frozenset[int] = frozenset()
     sources: list[tuple[int, str]] = field(default_factory=list)
+    opcodes: tuple[str, ...] = ()
+    tally: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    approximate: frozenset[str] = frozenset()
+    atomics: frozenset[str] = frozenset()
+    constants: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def slot(self, what: Any, bits: int) -> int:
         """The slot that holds an operand at a width; of a register its own."""

@@ -11,7 +11,7 @@ Both are what a device may do, and so is the reverse (`blocks` of `launch`).
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -375,14 +375,8 @@ def _endless(b: Batch, block: Block, m: Mask) -> NoReturn:
 
 
 def _count(program: Program, visits: Array, report: Launched) -> None:
-    counts: Counter[str] = Counter()
-    approximate: set[str] = set()
-    atomics: set[str] = set()
-    for block, times in zip(program.blocks, visits.tolist(), strict=True):
-        if times:
-            for opcode, count in block.opcodes.items():
-                counts[opcode] += count * times
-            approximate |= block.approximate
-            atomics |= block.atomics
-    report.counts = dict(sorted(counts.items()))
-    report.approximate, report.atomics = tuple(sorted(approximate)), tuple(sorted(atomics))
+    done = zip(program.opcodes, (visits @ program.tally).tolist(), strict=True)
+    report.counts = {opcode: count for opcode, count in done if count}
+    executed = report.counts.keys()
+    report.approximate = tuple(sorted(program.approximate & executed))
+    report.atomics = tuple(sorted(program.atomics & executed))

@@ -83,7 +83,8 @@ INTEGERS: dict[str, Any] = {"s8": np.int8, "u8": np.uint8, "s32": np.int32}
 def _numbers(raw: Array, kind: str) -> Array:
     """The values of raw elements."""
     if kind in INTEGERS:
-        return raw.view(INTEGERS[kind]).astype(np.int64)
+        whole: Array = raw.view(INTEGERS[kind]).astype(np.int64)
+        return whole
     if kind == "tf32":
         raw = raw & TF32_MASK
     return FORMATS[kind].value(raw).astype(np.float64)

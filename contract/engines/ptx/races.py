@@ -43,10 +43,24 @@ class Unordered:
     reads: bool
 
 
-class SharedShadow:
+class _Marks:
+    """Whether a granule occurs twice, in one pass over those that are asked for."""
+
+    def __init__(self, granules: int) -> None:
+        self._marks = np.zeros(granules, np.int64)
+
+    def repeats(self, g: Array) -> bool:
+        """Whether a granule is named twice."""
+        count = np.arange(len(g))
+        self._marks[g] = count
+        return bool((self._marks[g] != count).any())
+
+
+class SharedShadow(_Marks):
     """Of each granule the last plain write, and the last read and the last atomic of each warp of the block."""
 
     def __init__(self, granules: int, warps: int) -> None:
+        super().__init__(granules)
         self.granules, self.warps = granules, warps
         self.writer = np.full(granules, -1, np.int32)
         self.written = np.zeros(granules, np.int64)
@@ -54,13 +68,6 @@ class SharedShadow:
         # made by the first atomic
         self.changed: Array | None = None
         self.last_write = self.last_read = 0
-        self._marks = np.zeros(granules, np.int64)
-
-    def repeats(self, g: Array) -> bool:
-        """Whether a granule is named twice."""
-        count = np.arange(len(g))
-        self._marks[g] = count
-        return not np.array_equal(self._marks[g], count)
 
     def unordered(
         self, g: Array, warp: Array, order: Order, *, write: bool, atomic: bool
@@ -166,12 +173,14 @@ class GlobalShadow:
         if len(self.pending) > MOST_PENDING:
             self.make()
 
-    def mark_write(self, g: Array, warp: Array, time: int, warps: int, atomic: bool) -> None:
+    def mark_write(
+        self, g: Array, warp: Array, time: int | Array, warps: int, atomic: bool = False
+    ) -> None:
         if self.reads is None:
             self.make()
         if atomic:
             self.atomics = self.atomics or _Two(self.granules)
-            self.atomics.mark(g, warp, time, warps)
+            self.atomics.mark(g, warp, int(time), warps)
             return
         self.writer[g] = warp
         self.written[g] = time
@@ -255,10 +264,11 @@ class Order:
     def everyone(self, complete: Array) -> None:
         """All warps of these blocks met at a barrier. complete: (blocks,) bool."""
         self.tick(None)
-        self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
-        self._itself()
         if complete.all():
-            self.floor = self.time
+            self.known[:] = self.floor = self.time
+        else:
+            self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
+        self._itself()
 
     def meet(self, warps: Array, learners: Array) -> None:
         """Some warps of one block met; the learners among them now know what all of them know."""

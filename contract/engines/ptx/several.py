@@ -7,6 +7,7 @@ Everything else is for the instructions one by one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx.batch import Batch
+from contract.engines.ptx.batch import WARP, Batch
 from contract.engines.ptx.decoded import Instruction
 from contract.engines.ptx.memory import Region
 from contract.engines.ptx.races import GlobalShadow, SharedShadow
@@ -47,24 +48,24 @@ def placed(b: Batch, address: Array, size: int) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Of each granule that several instructions touch, one after the other: which touches it, by which lane."""
+    """Of each granule that several instructions touch, one after the other: which touches it, by which lane and warp."""
 
     number: Array
     lane: Array
     warp: Array
     local_warp: Array
-    grid_warp: Array
 
 
 def _by(b: Batch, count: int, each: int) -> By:
-    key = ("several", count, each)
-    found = b.kept.get(key)
-    if found is None:
-        lane = np.repeat(np.tile(b.lane, count), each)
-        number = np.repeat(np.arange(count), b.lanes * each)
-        found = By(number, lane, b.warp[lane], b.local_warp[lane], b.grid_warp[lane])
-        b.kept[key] = found
-    return found
+    return _places(b.lanes, b.warps, count, each)
+
+
+@functools.lru_cache(32)
+def _places(lanes: int, warps: int, count: int, each: int) -> By:
+    lane = np.repeat(np.tile(np.arange(lanes), count), each)
+    warp = lane // WARP
+    number = np.repeat(np.arange(count), lanes * each)
+    return By(number, lane, warp, (warp % warps).astype(np.int32))
 
 
 def lanes(b: Batch, count: int) -> Array:
@@ -124,7 +125,7 @@ def readable(b: Batch, memory: Region, at: Array, size: int) -> bool:
     if b.racing.readers or (memory.defined is not None and not memory.defined[g].all()):
         return False
     assert isinstance(memory.shadow, GlobalShadow)
-    warp = _by(b, len(at) // b.lanes, each).grid_warp
+    warp = b.grid_warp[_by(b, len(at) // b.lanes, each).lane]
     return not memory.shadow.unordered(g, warp, b.order, write=False, atomic=False)
 
 
@@ -133,7 +134,27 @@ def global_read(
 ) -> None:
     """Note reads of one region by instructions one after the other."""
     g, each = memory.granules(at, size)
-    warp = _by(b, 1, each).grid_warp
+    warp = b.grid_warp[_by(b, 1, each).lane]
     assert isinstance(memory.shadow, GlobalShadow)
     for member, row in zip(members, g.reshape(len(members), -1), strict=True):
         memory.shadow.mark_read(row, warp, b.order.tick(member), b.order.warps)
+
+
+def global_write(
+    b: Batch, members: Sequence[Instruction], memory: Region, at: Array, size: int
+) -> bool:
+    """Note writes of defined values to one region; False, and nothing noted, for a finding."""
+    g, each = memory.granules(at, size)
+    by = _by(b, len(members), each)
+    shadow, warp = memory.shadow, b.grid_warp[by.lane]
+    assert isinstance(shadow, GlobalShadow)
+    # accesses have one size and are aligned by it, so that those that overlap begin at one place
+    if b.racing.readers or len(np.unique(at)) < len(at):
+        return False
+    if shadow.unordered(g, warp, b.order, write=True, atomic=False):
+        return False
+    memory.keep()
+    if memory.defined is not None:
+        memory.defined[g] = True
+    shadow.mark_write(g, warp, by.number + b.order.ticks(members), b.order.warps)
+    return True

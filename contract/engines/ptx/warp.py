@@ -127,9 +127,8 @@ Partner = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array]]
 def _partners(b: Batch, partner: Partner, by: Array, clamp: Array) -> tuple[Array, Array]:
     """Of each lane the lane it reads from, itself where that lies outside its segment; whether it lies inside."""
     key = (partner, int(by[0]), int(clamp[0])) if len(by) == len(clamp) == 1 else None
-    if key in b.kept:
-        kept: tuple[Array, Array] = b.kept[key]
-        return kept
+    if key in b.exchanges:
+        return b.exchanges[key]
     lane = b.lane % 32
     c = clamp.astype(np.int64)
     segment = (c >> 8) & 31
@@ -140,7 +139,7 @@ def _partners(b: Batch, partner: Partner, by: Array, clamp: Array) -> tuple[Arra
     inside = np.broadcast_to(inside, (b.lanes,))
     found = np.where(inside, at, lane) + (b.lane - lane), inside
     if key is not None:
-        b.kept[key] = found
+        b.exchanges[key] = found
     return found
 
 
