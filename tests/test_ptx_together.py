@@ -350,3 +350,15 @@ def test_what_was_written_in_a_group_is_defined_and_restored_where_a_launch_is_r
     out[:] = 0
     both(PLACE.replace("%r0, 16", "%r0, 64") + again + "st.shared.u32 [%r2], %r0;" + race, x, out)
     assert out.view(np.uint32).reshape(-1, 16)[:, 4].tolist() == [1] * 128
+
+
+def test_groups_of_stores_to_global_memory_race_with_each_other() -> None:
+    x, out = np.ones(8192, np.uint8), np.zeros(8192, np.uint8)
+    other = "add.u32 %r6, %r0, 32; and.b32 %r6, %r6, 127; mul.wide.u32 %d7, %r6, 16; add.s64 %d7, %d1, %d7;"
+    body = PLACE + "st.global.u32 [%d6], %r0; st.global.u32 [%d6+4], %r0; ld.global.u32 %r4, [%d5];"
+    again = "st.global.u32 [{0}], %r3; st.global.u32 [{0}+4], %r3;"
+    assert both(body + again.format("%d6"), x, out) == {"st.global": 2}
+    said = found(body + other + again.format("%d7"), x, out)
+    assert "this write is not ordered after `st.global.u32 [%d6], %r0`" in said
+    said = found(body + other + "st.global.u32 [%d7+4], %r3;", x, out)
+    assert "this write is not ordered after `st.global.u32 [%d6+4], %r0`" in said
