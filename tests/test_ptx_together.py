@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from ptx_kernel import memory, program, size
 
+from contract.engines.ptx import machine
 from contract.engines.ptx.decoded import Program, Together
 from contract.engines.ptx.faults import PtxFault
 from contract.engines.ptx.machine import Launched, launch
@@ -74,12 +75,14 @@ def counted(made: Program) -> dict[str, int]:
 def both(body: str, *arrays: Array, head: str = SHARED, **how: Any) -> dict[str, int]:
     """Launch a body in both ways on the same memory; what was executed at once."""
     once, apart = program(body, len(arrays), head), alone(program(body, len(arrays), head))
-    expected = tuple(a.copy() for a in arrays)
+    before = [a.copy() for a in arrays]
     done = counted(once)
-    report, other = go(once, arrays, **how), go(apart, expected, **how)
-    for mine, theirs in zip(arrays, expected, strict=True):
-        assert np.array_equal(mine, theirs)
-    assert report == other
+    report, mine = go(once, arrays, **how), [a.copy() for a in arrays]
+    for array, old in zip(arrays, before, strict=True):
+        array[:] = old
+    assert go(apart, arrays, **how) == report
+    for one, other in zip(mine, arrays, strict=True):
+        assert np.array_equal(one, other)
     return done
 
 
@@ -362,3 +365,25 @@ def test_groups_of_stores_to_global_memory_race_with_each_other() -> None:
     assert "this write is not ordered after `st.global.u32 [%d6], %r0`" in said
     said = found(body + other + "st.global.u32 [%d7+4], %r3;", x, out)
     assert "this write is not ordered after `st.global.u32 [%d6+4], %r0`" in said
+
+
+def test_what_blocks_wait_for_is_looked_at_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll begins a stretch, where the schedule sees it; stores count as a change of what others poll."""
+    poll = "shfl.sync.idx.b32 %r7, %r0, 0, 31, -1; ld.acquire.gpu.global.u32 %r5, [%d0]; st.global.u32 [%e1], %r5;"
+    made = program("mov.u32 %r9, 1;" + poll, 2)
+    assert made.polls
+    inside = {n for block in made.blocks for n in range(block.number + 1, block.last + 1)}
+    assert not made.polls & inside
+    windows = []
+    real = machine._window
+
+    def window(*given: Any) -> Any:
+        windows.append(real(*given))
+        return windows[-1]
+
+    monkeypatch.setattr(machine, "_window", window)
+    stores = program("st.global.u32 [%e0], %r0; st.global.u32 [%e0+512], %r0;", 1)
+    done = counted(stores)
+    go(stores, (np.zeros(256, np.uint32),))
+    assert done == {"st.global": 1}
+    assert windows[-1].version == 1
