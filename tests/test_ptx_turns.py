@@ -114,3 +114,13 @@ def test_an_unknown_turn_is_refused() -> None:
         ValueError, match="blocks='sideways'; use one of together, in_turn, reversed"
     ):
         run("", out(), blocks="sideways")
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_whole_warps_wait_in_a_loop_of_several_stretches(blocks: str) -> None:
+    """The poll stands behind an instruction at which lanes meet, and all lanes of the block are at it."""
+    body = f"""mov.u32 %r9, 1; red.release.gpu.global.add.u32 [%d0], %r9;
+        L: add.u32 %r6, %r9, 1; shfl.sync.idx.b32 %r7, %r6, 0, 31, -1; ld.acquire.gpu.global.u32 %r5, [%d0];
+        setp.lt.u32 %p1, %r5, {32 * BLOCK_COUNT}; @%p1 bra L; st.global.u32 [%e1], %r5;"""
+    run(body, out(1), got := out(32 * BLOCK_COUNT), grid=BLOCK_COUNT, blocks=blocks, limit=20_000)
+    assert set(got.tolist()) == {32 * BLOCK_COUNT}

@@ -5,18 +5,21 @@ Source: PTX ISA, sections 9.7.9.8 (ld), 9.7.9.11 (st), 5.1 (State Spaces), 6.4.1
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.engines.ptx import several
 from contract.engines.ptx.batch import Batch, Mask
 from contract.engines.ptx.decoded import (
     SIGNED,
     UNSIGNED,
     Constant,
     Instruction,
+    Kin,
     Memory,
     Parameter,
     Place,
@@ -225,7 +228,7 @@ def load(program: Program, instruction: Instruction) -> Run:
         raise malformed(instruction, "a destination and an address")
     targets = destinations(operands[0], shape, instruction)
     memory = operands[1]
-    if isinstance(memory, Memory) and isinstance(memory.base, Parameter):
+    if reads_parameter(instruction):
         return _parameters(program, instruction, shape, targets, memory.base.offset + memory.offset)
     address = where(program, memory, shape, instruction)
     dtype, k, size, strong = shape.dtype, shape.k, shape.size, shape.strong
@@ -257,6 +260,33 @@ def load(program: Program, instruction: Instruction) -> Run:
                     b.set_poison(index, bad, m)
 
     instruction.propagates = False
+    if space == "shared" and not strong:
+        part = (instruction, address, targets)
+        instruction.kin = Kin(("ld", k, size), part, functools.partial(_loads, dtype, k, size))
+    return run
+
+
+def _loads(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
+    """Several loads from shared memory of one type."""
+    members = [member for member, *_ in parts]
+    count = len(parts)
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count):
+            return False
+        at = several.placed(
+            b, several.stacked(b, [address(b) for _, address, _ in parts], np.uint64), size
+        )
+        if at is None or not several.shared_read(b, members, at, size):
+            return False
+        values = b.shared.take(at, dtype, k).reshape(count, b.lanes, k)
+        columns = np.ascontiguousarray(values.transpose(0, 2, 1))
+        for (_, _, targets), rows in zip(parts, columns, strict=True):
+            for (index, fit), row in zip(targets, rows, strict=True):
+                if index >= 0:
+                    b.regs[index] = row if fit is None else fit(row)
+        return True
+
     return run
 
 
@@ -292,6 +322,14 @@ def widen(
         signed, wide = SIGNED[bits], SIGNED[register.width]
         return lambda v: v.view(signed).astype(wide).view(to)
     return lambda v: v.astype(to)
+
+
+def reads_parameter(instruction: Instruction) -> bool:
+    """Whether it is a load of a parameter of the entry."""
+    return instruction.root in ("ld", "ldu") and any(
+        isinstance(what, Memory) and isinstance(what.base, Parameter)
+        for what in instruction.operands
+    )
 
 
 def _parameters(
@@ -366,6 +404,65 @@ def store(program: Program, instruction: Instruction) -> Run:
             write(b, memory, at, size, lanes, mine, worse, strong=shape.strong)
 
     instruction.propagates = False
+    if space == "shared" and not shape.strong:
+        part = (instruction, address, sources)
+        instruction.kin = Kin(("st", k, size), part, functools.partial(_stores, dtype, k, size))
+    if space == "global" and not shape.strong:
+        part = (instruction, address, sources)
+        join = functools.partial(_global_stores, dtype, k, size)
+        instruction.kin = Kin(("st.global", k, size), part, join, guarded=True)
+    return run
+
+
+def _stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
+    """Several stores to shared memory of one size."""
+    members = [member for member, *_ in parts]
+    count = len(parts)
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count):
+            return False
+        at = several.placed(
+            b, several.stacked(b, [address(b) for _, address, _ in parts], np.uint64), size
+        )
+        if at is None or several.shared_write(b, members, at, size) is None:
+            return False
+        b.shared.put(at, _values(b, parts, dtype, k))
+        return True
+
+    return run
+
+
+def _values(b: Batch, parts: list[Any], dtype: Any, k: int) -> Array:
+    """What several stores write, as Bytes.put takes it."""
+    values = np.empty((len(parts), b.lanes, k), dtype)
+    for rows, (_, _, sources) in zip(values, parts, strict=True):
+        for i, source in enumerate(sources):
+            rows[:, i] = b.regs[source]
+    values = values.reshape(-1, k)
+    return values if k > 1 else values[:, 0]
+
+
+def _global_stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
+    """Several stores to one region of global memory, by all lanes."""
+    members = [member for member, *_ in parts]
+    count = len(parts)
+    guards = [(one.guard.index, one.negated) for one in members if one.guard is not None]
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count) or any((b.regs[g] == no).any() for g, no in guards):
+            return False
+        address = several.stacked(b, [address(b) for _, address, _ in parts], np.uint64)
+        memory = several.region(b, address, size)
+        if memory is None:
+            return False
+        at = (address - np.uint64(memory.address)).view(np.int64).ravel()
+        if not several.global_write(b, members, memory, at, size):
+            return False
+        memory.put(at, _values(b, parts, dtype, k))
+        b.window.version += 1
+        return True
+
     return run
 
 

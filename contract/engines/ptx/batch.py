@@ -117,7 +117,12 @@ class Batch:
             self.regs[i] = np.zeros(self.lanes, UNSIGNED[program.widths[i]])
             self.poison[i] = np.ones(self.lanes, bool)
         for (what, bits), slot in program.slots.items():
-            self.regs[slot] = self._value(what, bits)
+            held = program.constants.get(slot)
+            if held is None:
+                held = self._value(what, bits)
+                if isinstance(what, Constant):
+                    program.constants[slot] = held
+            self.regs[slot] = held
 
     def _value(self, what: Any, bits: int) -> Array:
         dtype = UNSIGNED[bits]

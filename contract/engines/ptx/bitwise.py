@@ -42,6 +42,8 @@ def left(type: str) -> Semantics:
     width, one = bits(type), UNSIGNED[bits(type)]
 
     def call(a: Array, n: Array) -> Array:
+        if n.size == 1 and (by := n.item()) < width:
+            return np.asarray(a << one(by))
         amount = np.minimum(n, width - 1).astype(one)
         shifted: Array = np.where(n < width, a << amount, one(0))
         return shifted
@@ -59,6 +61,8 @@ def right(type: str) -> Semantics:
         return shifted.view(unsigned)
 
     def logical(a: Array, n: Array) -> Array:
+        if n.size == 1 and (by := n.item()) < width:
+            return np.asarray(a >> unsigned(by))
         amount = np.minimum(n, width - 1).astype(unsigned)
         shifted: Array = np.where(n < width, a >> amount, unsigned(0))
         return shifted

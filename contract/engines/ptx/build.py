@@ -11,13 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import accesses, atomics, control, copies, matrices, moves, table, warp
+from contract.engines.ptx import (
+    accesses,
+    atomics,
+    control,
+    copies,
+    joins,
+    matrices,
+    moves,
+    table,
+    warp,
+)
 from contract.engines.ptx.accesses import Run, malformed, unsupported
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import (
-    Instruction,
-    Program,
-)
+from contract.engines.ptx.decoded import Instruction, Program
 from contract.engines.ptx.faults import Unsupported
 from contract.engines.ptx.flow import flatten
 from contract.engines.ptx.moves import Into, Taken, results, source
@@ -42,11 +49,40 @@ def bind(program: Program) -> None:
             first = block.body[0] if block.body else block.end
             assert first is not None
             control.meeting(program, block, first)
+    _tally(program)
+
+
+def _tally(program: Program) -> None:
+    """Which opcodes stand where, for what a launch has executed."""
+    of_blocks = [
+        [
+            instruction
+            for instruction in [*block.body, *([block.end] if block.end else [])]
+            # but for the exit that the decoder adds
+            if instruction.line != program.function.line or not instruction.text.startswith("(")
+        ]
+        for block in program.blocks
+    ]
+    every = [instruction for own in of_blocks for instruction in own]
+    program.opcodes = tuple(sorted({one.opcode for one in every}))
+    number = {opcode: i for i, opcode in enumerate(program.opcodes)}
+    program.tally = np.zeros((len(program.blocks), len(number)), np.int64)
+    for row, own in zip(program.tally, of_blocks, strict=True):
+        for one in own:
+            row[number[one.opcode]] += 1
+    program.approximate = frozenset(one.opcode for one in every if one.approximate)
+    program.atomics = frozenset(
+        one.opcode
+        for one in every
+        if one.root in ("atom", "red") and ".add" in one.opcode and "f" in one.parts[-1]
+    )
 
 
 def guarded(instruction: Instruction, run: Run) -> Run:
     if instruction.guard is None:
         return run
+    if instruction.kin is not None and not instruction.kin.guarded:
+        instruction.kin = None
     guard, negated = instruction.guard.index, instruction.negated
 
     def conditional(b: Batch, m: Mask) -> None:
@@ -77,6 +113,8 @@ def _grain(program: Program, instruction: Instruction) -> None:
         if instruction.root == "cp":
             copies.grain(program, instruction)
         return
+    if accesses.reads_parameter(instruction):
+        return
     shape = accesses.Shape(instruction, atomics.OPERATIONS | {"noftz"})
     spaces = list(program.granules) if shape.space in ("generic", "param") else [shape.space]
     for space in spaces:
@@ -104,6 +142,7 @@ def calculate(program: Program, instruction: Instruction) -> Run:
         for what, kind in zip(sources, semantics.sources, strict=False)
     ]
     into = results(operands[0], semantics, instruction)
+    instruction.kin = joins.kin_of(instruction, semantics, taken, into)
     # the machine runs all of a batch without warnings
     call: Callable[..., Any] = loud(semantics.call)
     if semantics.approximate:

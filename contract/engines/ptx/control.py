@@ -22,6 +22,8 @@ from contract.engines.ptx.decoded import Block, Constant, Instruction, Negated, 
 from contract.engines.ptx.warp import ballot, missing
 
 Array = NDArray[Any]
+LAST_BARRIER = 15
+
 # meeting
 
 
@@ -162,7 +164,16 @@ def _barrier(program: Program, instruction: Instruction, number: int) -> Run:
         predicate = (source.index, isinstance(asked, Negated), target.index, parts[1])
     aligned = instruction.root == "bar" or "aligned" in instruction.parts
 
+    plain = kind == "sync" and not count
+
     def run(b: Batch, m: Mask) -> None:
+        if plain and m.count == b.lanes and len(b.regs[name]) == 1:
+            held = b.schedule.barriers.get(int(b.regs[name][0]))
+            if b.regs[name][0] <= LAST_BARRIER and (held is None or not held.arrived.any()):
+                # all there are come at once
+                b.order.everyone(np.ones(b.blocks, bool))
+                b.schedule.go(number + 1, m.lanes, m.count)
+                return
         _aligned(b, m, aligned)
         numbers = b.wide(name)
         threads = b.wide(count[0]) if count else None
@@ -192,7 +203,7 @@ def _arrivals(
     for name in np.unique(numbers[m.lanes]):
         lanes = m.lanes & (numbers == name)
         mine = Mask(lanes, int(np.count_nonzero(lanes)), False)
-        if name > 15:
+        if name > LAST_BARRIER:
             b.fault(f"barrier {name}: a block has 16", int(np.argmax(lanes)))
         expected = np.zeros(b.blocks, np.int64)
         if threads is not None:

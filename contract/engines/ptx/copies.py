@@ -8,13 +8,15 @@ Source: PTX ISA, section 9.7.9.25 (asynchronous copies: cp.async, commit_group, 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import accesses
+from contract.engines.ptx import accesses, several
 from contract.engines.ptx.accesses import (
     Run,
     Shape,
@@ -23,7 +25,7 @@ from contract.engines.ptx.accesses import (
     where,
 )
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import Constant, Instruction, Memory, Program, Register
+from contract.engines.ptx.decoded import Constant, Instruction, Kin, Memory, Program, Register
 from contract.engines.ptx.noting import note_read, note_write
 from contract.engines.ptx.races import SharedShadow
 
@@ -33,30 +35,57 @@ HINTS = frozenset(["L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"])
 
 @dataclass(slots=True)
 class Flight:
-    """Copies that one execution of a cp.async started: lanes, their groups, positions in shared memory, bytes."""
+    """Copies that one execution of a cp.async started: lanes, their groups, positions in shared memory, bytes.
+
+    Attributes:
+        common: the group, where all lanes of the batch are among them and it is the same for all.
+    """
 
     lanes: Array
     group: Array
     at: Array
     data: Array
+    common: int | None = None
 
 
 class Copies:
-    """The copies in flight of a batch; of each lane how many groups it has committed."""
+    """The copies in flight of a batch; of each lane how many groups it has committed.
+
+    Attributes:
+        common: that number, as long as it is the same for all lanes.
+    """
 
     def __init__(self, lanes: int) -> None:
         self.committed = np.zeros(lanes, np.int64)
+        self.common: int | None = 0
         self.flights: list[Flight] = []
+
+    def commit(self, b: Batch, m: Mask) -> None:
+        """End the present group of the active lanes."""
+        self.committed += m.lanes
+        whole = m.count == b.lanes and self.common is not None
+        self.common = self.common + 1 if whole and self.common is not None else None
 
     def wait(self, b: Batch, m: Mask, left: int | None) -> None:
         """End the copies of all but the latest `left` groups; of all copies, committed or not, for None."""
         remaining = []
+        ended = None if self.common is None or left is None else self.common - left
         for flight in self.flights:
+            if (
+                m.count == b.lanes
+                and flight.common is not None
+                and (left is None or ended is not None)
+            ):
+                if ended is None or flight.common < ended:
+                    self._land(b, flight.lanes, flight.at, flight.data)
+                else:
+                    remaining.append(flight)
+                continue
             done = m.lanes[flight.lanes]
             if left is not None:
                 done = done & (flight.group < self.committed[flight.lanes] - left)
             if done.any():
-                self._land(b, flight, done)
+                self._land(b, flight.lanes[done], flight.at[done], flight.data[done])
             if not done.all():
                 keep = ~done
                 remaining.append(
@@ -66,9 +95,8 @@ class Copies:
                 )
         self.flights = remaining
 
-    def _land(self, b: Batch, flight: Flight, done: Array) -> None:
-        at, lanes, data = flight.at[done], flight.lanes[done], flight.data[done]
-        shared, size = b.shared, flight.data.shape[1]
+    def _land(self, b: Batch, lanes: Array, at: Array, data: Array) -> None:
+        shared, size = b.shared, data.shape[1]
         g, each = shared.granules(at, size)
         assert shared.flight is not None
         shared.flight[g] = False
@@ -113,7 +141,7 @@ def cp(program: Program, instruction: Instruction) -> Run:
 
 
 def _commit(b: Batch, m: Mask) -> None:
-    of(b).committed += m.lanes
+    of(b).commit(b, m)
 
 
 def _copy(program: Program, instruction: Instruction) -> Run:
@@ -165,7 +193,72 @@ def _copy(program: Program, instruction: Instruction) -> Run:
         state = of(b)
         state.flights.append(Flight(np.asarray(lanes), state.committed[lanes], at, data))
 
+    if ignored is None:
+        part = (instruction, to, source, given)
+        instruction.kin = Kin(("cp", size), part, functools.partial(_joined, size))
     return run
+
+
+def _joined(size: int, parts: list[Any]) -> Callable[[Batch], bool]:
+    """Several copies of so many bytes, that each copy all of them or nothing but zeros."""
+    members = [member for member, *_ in parts]
+    count = len(parts)
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count):
+            return False
+        copied = _copied(b, [slot for *_, slot in parts], size)
+        if copied is None:
+            return False
+        at = several.placed(
+            b, several.stacked(b, [to(b) for _, to, _, _ in parts], np.uint64), size
+        )
+        if at is None:
+            return False
+        memory, place = None, None
+        if copied:
+            address = several.stacked(b, [parts[i][2](b) for i in copied], np.uint64)
+            memory = several.region(b, address, size)
+            if memory is None:
+                return False
+            place = (address - np.uint64(memory.address)).view(np.int64).ravel()
+            if not several.readable(b, memory, place, size):
+                return False
+        g = several.shared_write(b, members, at, size)
+        if g is None:
+            return False
+        data = np.zeros((0 if len(copied) == count else count, b.lanes, size), np.uint8)
+        if memory is not None and place is not None:
+            several.global_read(b, [members[i] for i in copied], memory, place, size)
+            taken = memory.take(place, np.uint8, size).reshape(-1, b.lanes, size)
+            if len(copied) == count:
+                data = taken
+            else:
+                data[copied] = taken
+        assert b.shared.flight is not None
+        b.shared.flight[g] = True
+        state = of(b)
+        lanes = several.lanes(b, count)
+        flight = Flight(lanes, state.committed[lanes], at, data.reshape(-1, size), state.common)
+        state.flights.append(flight)
+        return True
+
+    return run
+
+
+def _copied(b: Batch, slots: list[int | None], size: int) -> list[int] | None:
+    """Of copies whose sizes lie in slots (None: all of it) those that copy all of it in all lanes.
+
+    None where some lane copies less, or others nothing.
+    """
+    everything = np.array([size], np.uint32)
+    given = [everything if slot is None else b.regs[slot] for slot in slots]
+    sizes = several.stacked(b, given, np.uint32)
+    whole = (sizes == size).all(1)
+    if sizes[~whole].any():
+        return None
+    found: list[int] = np.nonzero(whole)[0].tolist()
+    return found
 
 
 def _shape(space: str, instruction: Instruction) -> Shape:

@@ -87,6 +87,24 @@ class Sink:
     """`_`: a result that nobody wants."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """What an instruction may be executed at once with, where all lanes of a batch are at it.
+
+    Attributes:
+        kind: of the same kind are those that may be joined.
+        part: what `join` takes of this one.
+        join: from the parts of several, in their order, to what executes them all: `run(batch)` gives False, and has
+            changed nothing, where something might be said of one of them; then they are executed one by one.
+        guarded: what executes several looks at their predicates itself; others of these kinds have none.
+    """
+
+    kind: Any
+    part: Any
+    join: Callable[[list[Any]], Callable[[Any], bool]]
+    guarded: bool = False
+
+
 @dataclass(slots=True)
 class Instruction:
     opcode: str
@@ -102,6 +120,7 @@ class Instruction:
     run: Callable[[Any, Any], None] | None = None
     propagates: bool = True
     approximate: bool = False
+    kin: Kin | None = None
 
     @property
     def root(self) -> str:
@@ -113,14 +132,30 @@ class Instruction:
 
 
 @dataclass(slots=True)
+class Together:
+    """Instructions of one kind that do not depend on each other: see Kin. `touched` are the registers of all."""
+
+    members: list[Instruction]
+    touched: frozenset[int]
+    run: Callable[[Any], bool]
+
+
+@dataclass(slots=True)
 class Block:
-    """Instructions that lanes run through together; `end` may send lanes elsewhere, else they go on to the next."""
+    """Instructions that lanes run through together; `end` may send lanes elsewhere, else they go on to the next.
+
+    Attributes:
+        steps: what all lanes of a batch do where they come here together: the instructions of this block and of those
+            up to `last` (contract.engines.ptx.together).
+    """
 
     number: int
     body: list[Instruction]
     end: Instruction | None = None
     meets: bool = False
     gather: Callable[[Any, Any], Any] | None = None
+    steps: list[Instruction | Together] = field(default_factory=list)
+    last: int = 0
 
 
 @dataclass(slots=True)
@@ -139,6 +174,9 @@ class Program:
     Attributes:
         polls: the numbers of the blocks of instructions that may wait for another block of the grid.
         sources: (line of the PTX, 'kernel.py:14') in order: from which line on what was made of which; '' for unknown.
+        opcodes: those of its instructions, sorted; `tally` (blocks, opcodes) is how often each stands where.
+        approximate, atomics: which of them are what Launched says.
+        constants: of slots whose value is the same in every launch, what a batch holds.
     """
 
     name: str
@@ -156,6 +194,11 @@ class Program:
     granules: dict[str, int] = field(default_factory=dict)
     polls: frozenset[int] = frozenset()
     sources: list[tuple[int, str]] = field(default_factory=list)
+    opcodes: tuple[str, ...] = ()
+    tally: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    approximate: frozenset[str] = frozenset()
+    atomics: frozenset[str] = frozenset()
+    constants: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def slot(self, what: Any, bits: int) -> int:
         """The slot that holds an operand at a width; of a register its own."""

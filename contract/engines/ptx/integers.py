@@ -29,9 +29,12 @@ INTEGERS = "u16|u32|u64|s16|s32|s64"
 def typed(call: Call, kind: str) -> Call:
     """A function of numbers as one of raw bits."""
     read, write = number(kind), UNSIGNED[bits(kind)]
+    if read is write:
+        # as they are held
+        return call
 
     def on_bits(*sources: Array) -> Any:
-        return call(*(x.view(read) for x in sources)).view(write)
+        return call(*[x.view(read) for x in sources]).view(write)
 
     return on_bits
 
@@ -79,6 +82,15 @@ def low(a: Array, b: Array) -> Array:
     return product
 
 
+# the bits of the result are the same for signed and unsigned numbers
+MODULAR = frozenset(["add", "sub", "lo"])
+
+
+def modular(type: str) -> str:
+    """The unsigned type of that width, packed or not."""
+    return "u" + type[1:]
+
+
 PRODUCTS = {"lo": low, "hi": high}
 
 
@@ -121,6 +133,8 @@ def binary(name: str) -> Any:
 
     def build(type: str, relu: bool = False) -> Semantics:
         plain = BINARY[name]
+        if name in MODULAR and not relu:
+            type = modular(type)
         call: Call = (lambda a, b: np.maximum(plain(a, b), 0)) if relu else plain
         kind = raw(type)
         if type.endswith("x2"):
@@ -150,7 +164,8 @@ def saturated(name: str) -> Any:
 
 def multiply(half: str, type: str) -> Semantics:
     """mul.lo, mul.hi."""
-    return Semantics(quiet(typed(PRODUCTS[half], type)), (raw(type), raw(type)), (raw(type),))
+    of = modular(type) if half in MODULAR else type
+    return Semantics(quiet(typed(PRODUCTS[half], of)), (raw(type), raw(type)), (raw(type),))
 
 
 def _doubled(type: str) -> str:

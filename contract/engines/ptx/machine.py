@@ -11,8 +11,8 @@ Both are what a device may do, and so is the reverse (`blocks` of `launch`).
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from contract.engines.ptx import undefined
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import Block, Program
+from contract.engines.ptx.decoded import Block, Instruction, Program, Together
 from contract.engines.ptx.faults import PtxFault, Unsupported
 from contract.engines.ptx.memory import GlobalMemory, Region, Window
 from contract.engines.ptx.races import Order
@@ -304,7 +304,7 @@ def _run(b: Batch, visits: Array, limit: int) -> Iterator[None]:
     blocks = b.program.blocks
     schedule = b.schedule = Schedule(b)
     poison = b.poison
-    runs = [0] * len(blocks)
+    runs = np.zeros(len(blocks), np.int64)
     while (found := schedule.next()) is not None:
         number, m = found
         block = blocks[number]
@@ -313,21 +313,18 @@ def _run(b: Batch, visits: Array, limit: int) -> Iterator[None]:
             if kept is None:
                 continue
             m = kept
-        visits[number] += m.count
-        runs[number] += 1
+        whole = m.count == b.lanes
+        last = block.last if whole else number
+        visits[number : last + 1] += m.count
+        runs[number : last + 1] += 1
         if runs[number] > limit:
             _endless(b, block, m)
         if b.blocks < b.grid_blocks and _waits(b, runs, number):
             yield
-        for instruction in block.body:
-            b.now = instruction
-            if poison:
-                undefined.execute(b, instruction, m)
-            else:
-                instruction.run(b, m)  # type: ignore[misc]  # bound by build.bind
-        ending = block.end
+        _execute(b, block.steps if whole else block.body, m)
+        ending = blocks[last].end
         if ending is None:
-            schedule.go(number + 1, m.lanes, m.count)
+            schedule.go(last + 1, m.lanes, m.count)
         else:
             b.now = ending
             if poison:
@@ -335,15 +332,29 @@ def _run(b: Batch, visits: Array, limit: int) -> Iterator[None]:
             ending.run(b, m)  # type: ignore[misc]  # bound by build.bind
 
 
-def _waits(b: Batch, runs: list[int], number: int) -> bool:
+def _waits(b: Batch, runs: Array, number: int) -> bool:
     """Whether what is left to the batch is a loop that another one ends."""
     if b.schedule.idle >= MOST_POLLS:
         b.schedule.idle = 0
         return True
     if runs[number] % MOST_ROUNDS:
         return False
-    loop = {n for n, times in enumerate(runs) if 2 * times > runs[number]}
+    loop = set(np.nonzero(2 * runs > runs[number])[0].tolist())
     return awaited(b.program.blocks, loop) is not None
+
+
+def _execute(b: Batch, steps: Sequence[Instruction | Together], m: Mask) -> None:
+    poison = b.poison
+    for step in steps:
+        if isinstance(step, Together):
+            if not poison.keys().isdisjoint(step.touched) or not step.run(b):
+                _execute(b, step.members, m)
+            continue
+        b.now = step
+        if poison:
+            undefined.execute(b, step, m)
+        else:
+            step.run(b, m)  # type: ignore[misc]  # bound by build.bind
 
 
 def _gathered(b: Batch, block: Block, m: Mask) -> Mask | None:
@@ -364,22 +375,8 @@ def _endless(b: Batch, block: Block, m: Mask) -> NoReturn:
 
 
 def _count(program: Program, visits: Array, report: Launched) -> None:
-    counts: Counter[str] = Counter()
-    approximate, atomics = set(), set()
-    for block, times in zip(program.blocks, visits.tolist(), strict=True):
-        if not times:
-            continue
-        for instruction in [*block.body, *([block.end] if block.end else [])]:
-            if instruction.line == program.function.line and instruction.text.startswith("("):
-                continue
-            counts[instruction.opcode] += times
-            if instruction.approximate:
-                approximate.add(instruction.opcode)
-            if (
-                instruction.root in ("atom", "red")
-                and ".add" in instruction.opcode
-                and "f" in instruction.parts[-1]
-            ):
-                atomics.add(instruction.opcode)
-    report.counts = dict(sorted(counts.items()))
-    report.approximate, report.atomics = tuple(sorted(approximate)), tuple(sorted(atomics))
+    done = zip(program.opcodes, (visits @ program.tally).tolist(), strict=True)
+    report.counts = {opcode: count for opcode, count in done if count}
+    executed = report.counts.keys()
+    report.approximate = tuple(sorted(program.approximate & executed))
+    report.atomics = tuple(sorted(program.atomics & executed))

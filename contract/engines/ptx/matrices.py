@@ -7,11 +7,13 @@ Source: PTX ISA, sections 9.7.14.5.15 (ldmatrix), 9.7.14.5.16 (stmatrix), 9.7.14
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.engines.ptx import several
 from contract.engines.ptx.accesses import (
     Run,
     Shape,
@@ -22,12 +24,22 @@ from contract.engines.ptx.accesses import (
     where,
 )
 from contract.engines.ptx.batch import Batch, Mask
-from contract.engines.ptx.decoded import Instruction, Memory, Place, Program, Register, Vector
+from contract.engines.ptx.decoded import (
+    Instruction,
+    Kin,
+    Memory,
+    Place,
+    Program,
+    Register,
+    Vector,
+)
 from contract.engines.ptx.memory import WINDOWS
 from contract.engines.ptx.noting import note_read, write
 
 Array = NDArray[Any]
 ROW_BYTES = 16
+# of one instruction, at most
+MATRICES = 4
 
 
 def whole_warps(b: Batch, m: Mask) -> Array:
@@ -129,6 +141,34 @@ def ldmatrix(program: Program, instruction: Instruction) -> Run:
         _give(b, m, warps, form.registers, _spread(tiles, form.trans), bad)
 
     instruction.propagates = False
+    if form.k == MATRICES:
+        instruction.kin = Kin(("ldmatrix", form.trans), (instruction, form), _joined)
+    return run
+
+
+def _joined(parts: list[tuple[Instruction, _Form]]) -> Callable[[Batch], bool]:
+    """Several ldmatrix of four matrices: all lanes give addresses."""
+    members, forms = [one for one, _ in parts], [form for _, form in parts]
+    count, trans = len(parts), forms[0].trans
+
+    def run(b: Batch) -> bool:
+        if not several.fit(b, count):
+            return False
+        address = several.stacked(b, [form.address(b) for form in forms], np.uint64)
+        for row, form in zip(address, forms, strict=True):
+            if form.generic:
+                row -= np.uint64(WINDOWS["shared"])
+        at = several.placed(b, address, ROW_BYTES)
+        if at is None or not several.shared_read(b, members, at, ROW_BYTES):
+            return False
+        tiles = b.shared.take(at, np.uint16, 8).reshape(-1, MATRICES, 8, 8)
+        values = _spread(tiles, trans).reshape(count, -1, MATRICES, 32).swapaxes(1, 2)
+        columns = np.ascontiguousarray(values).reshape(count, MATRICES, -1)
+        for form, rows in zip(forms, columns, strict=True):
+            for index, row in zip(form.registers, rows, strict=True):
+                b.regs[index] = row
+        return True
+
     return run
 
 

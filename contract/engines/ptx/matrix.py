@@ -22,7 +22,7 @@ import numpy as np
 
 from contract.engines.ptx.faults import PtxFault
 from contract.engines.ptx.formats import FORMATS
-from contract.engines.ptx.opcode import Array, Row, Semantics, alike, quiet
+from contract.engines.ptx.opcode import UNSIGNED, Array, Row, Semantics, alike, quiet
 from contract.engines.ptx.rounding import fused64
 
 LANES = np.arange(32)
@@ -76,44 +76,59 @@ def places_c(shape: Shape) -> tuple[Array, Array]:
     return GROUP[:, None] + 8 * (i // 2), THREAD[:, None] * 2 + i % 2
 
 
-def _elements(registers: tuple[Array, ...], kind: str) -> Array:
-    """(warps, 32, elements) of the parts of a lane's registers, lowest first, as numbers."""
-    stacked = np.stack(registers, axis=-1)
-    if kind in ("s8", "u8"):
-        return stacked.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64)
-    if kind == "s32":
-        return stacked.view(np.int32).astype(np.int64)
-    if kind in ("f16", "bf16"):
-        return FORMATS[kind].value(stacked.view(np.uint16)).astype(np.float64)
+# what the parts of a register are, where they are no floats of contract.engines.ptx.formats
+INTEGERS: dict[str, Any] = {"s8": np.int8, "u8": np.uint8, "s32": np.int32}
+
+
+def _numbers(raw: Array, kind: str) -> Array:
+    """The values of raw elements."""
+    if kind in INTEGERS:
+        whole: Array = raw.view(INTEGERS[kind]).astype(np.int64)
+        return whole
     if kind == "tf32":
-        return (stacked & TF32_MASK).view(np.float32).astype(np.float64)
-    return FORMATS[kind].value(stacked).astype(np.float64)
+        raw = raw & TF32_MASK
+    return FORMATS[kind].value(raw).astype(np.float64)
 
 
-def _source(places: tuple[Array, Array], columns: int) -> Array:
-    """Of each element of a matrix, row by row, which of the lanes' elements it is."""
-    return np.argsort((places[0] * columns + places[1]).reshape(-1))
+def _parts(registers: Array, kind: str) -> Array:
+    """Registers (n, k, lanes) as their elements (n, k * lanes * elements of one), lowest first."""
+    per = IN_REGISTER[kind]
+    small = UNSIGNED[8 * registers.dtype.itemsize // per]
+    parts: Array = registers.view(small).reshape(len(registers), -1)
+    return parts
 
 
-def _matrix(elements: Array, source: Array, rows: int, columns: int) -> Array:
-    """(warps, rows, columns) from the elements of the lanes."""
-    flat = elements.reshape(elements.shape[0], -1)
-    return flat.take(source, axis=1).reshape(-1, rows, columns)
+def _source(places: tuple[Array, Array], columns: int, per: int, warps: int) -> Array:
+    """Of each element of the matrices of all warps, row by row, where it lies among `_parts`."""
+    lane, element = np.divmod(
+        np.argsort((places[0] * columns + places[1]).reshape(-1)), places[0].shape[1]
+    )
+    register, part = element // per, element % per
+    first = 32 * np.arange(warps)[:, None]
+    source: Array = ((register * 32 * warps + first + lane) * per + part).reshape(-1)
+    return source
 
 
-@functools.cache
-def _flat_c(shape: Shape) -> Array:
-    """Of each (lane, element) its place in C and D, row by row."""
+@functools.lru_cache(64)
+def _sources(shape: Shape, kinds: tuple[str, str, str], warps: int) -> tuple[Array, Array, Array]:
+    """The same of A, B and C."""
+    per = [IN_REGISTER[kind] for kind in kinds]
+    return (
+        _source(places_a(shape, per[0]), shape.k, per[0], warps),
+        _source(places_b(shape, per[1]), shape.n, per[1], warps),
+        _source(places_c(shape), shape.n, per[2], warps),
+    )
+
+
+@functools.lru_cache(64)
+def _into(shape: Shape, kind: str, warps: int) -> Array:
+    """Of each element of the registers of D, as in `_parts`, its place in the matrices of all warps, row by row."""
+    per = IN_REGISTER[kind]
     rows, columns = places_c(shape)
-    return np.asarray(rows * shape.n + columns)
-
-
-def _registers(matrix: Array, shape: Shape, kind: str) -> tuple[Array, ...]:
-    """Raw results (warps, m, n) as the registers of the lanes."""
-    elements = matrix.reshape(matrix.shape[0], -1).take(_flat_c(shape), axis=1)
-    if IN_REGISTER[kind] == 2:
-        elements = elements.view(np.uint32)
-    return tuple(np.ascontiguousarray(elements[..., i]) for i in range(elements.shape[-1]))
+    flat = (rows * shape.n + columns).reshape(32, -1, per).transpose(1, 0, 2)
+    first = shape.m * shape.n * np.arange(warps)[:, None, None]
+    places: Array = (flat[:, None] + first).reshape(-1)
+    return places
 
 
 def aligned_sum(products: Array, addend: Array, bits: int) -> Array:
@@ -149,80 +164,113 @@ def _whole_warps(active: Array) -> None:
         raise PtxFault("mma.sync in a warp of which some lanes are inactive")
 
 
-def _counts(shape: Shape, kinds: tuple[str, str, str]) -> tuple[int, int, int]:
-    """Registers of A, B and C in one lane."""
-    sizes = (shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
-    a, b, c = (size // 32 // IN_REGISTER[kind] for size, kind in zip(sizes, kinds, strict=True))
-    return a, b, c
+@dataclass(frozen=True)
+class Product:
+    """D = A B + C of several instructions of one shape.
 
+    Attributes:
+        kinds: the types of A, B and of C and D.
+        total: from the matrices A, B, C, (products, rows, columns), and skew to the raw ones of D.
+    """
 
-def _fragments(shape: Shape, kinds: tuple[str, str, str]) -> Callable[..., tuple[Array, ...]]:
-    """From all source registers to the matrices A, B and C."""
-    counts = _counts(shape, kinds)
-    cut = counts[0], counts[0] + counts[1]
-    of_a = _source(places_a(shape, IN_REGISTER[kinds[0]]), shape.k)
-    of_b = _source(places_b(shape, IN_REGISTER[kinds[1]]), shape.n)
-    of_c = _source(places_c(shape), shape.n)
+    shape: Shape
+    kinds: tuple[str, str, str]
+    total: Callable[..., Array]
 
-    def read(*sources: Array) -> tuple[Array, ...]:
-        shaped = alike(*sources)
-        a, b, c = shaped[: cut[0]], shaped[cut[0] : cut[1]], shaped[cut[1] :]
-        return (
-            _matrix(_elements(a, kinds[0]), of_a, shape.m, shape.k),
-            _matrix(_elements(b, kinds[1]), of_b, shape.k, shape.n),
-            _matrix(_elements(c, kinds[2]), of_c, shape.m, shape.n),
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Registers of A, B and C in one lane."""
+        m, n, k = self.shape.m, self.shape.n, self.shape.k
+        sizes = zip((m * k, k * n, m * n), self.kinds, strict=True)
+        a, b, c = (size // 32 // IN_REGISTER[kind] for size, kind in sizes)
+        return a, b, c
+
+    def __call__(
+        self, a: Array, b: Array, c: Array, of_a: Array, of_b: Array, skew: int = 0
+    ) -> Array:
+        """Registers of D (instructions, registers, lanes).
+
+        Args:
+            a, b: (matrices, registers, lanes): those that the instructions read, each once.
+            c: the same of each instruction.
+            of_a, of_b: of each instruction, which of them.
+        """
+        shape, warps = self.shape, c.shape[2] // 32
+        sources = _sources(shape, self.kinds, warps)
+        sizes = ((shape.m, shape.k), (shape.k, shape.n), (shape.m, shape.n))
+        left, right, addend = (
+            _numbers(_parts(x, kind).take(source, axis=1), kind).reshape(len(x), warps, *size)
+            for x, kind, source, size in zip((a, b, c), self.kinds, sources, sizes, strict=True)
         )
+        every = (
+            x.reshape(-1, *x.shape[2:]) for x in (left.take(of_a, 0), right.take(of_b, 0), addend)
+        )
+        raw = self.total(*every, skew=skew)
+        found = raw.reshape(len(c), -1).take(_into(shape, self.kinds[2], warps), axis=1)
+        return found.view(c.dtype).reshape(c.shape)
 
-    return read
+
+FIRST = np.zeros(1, np.int64)
+
+
+def _semantics(
+    shape: Shape,
+    kinds: tuple[str, str, str],
+    total: Callable[..., Array],
+    approximate: bool = True,
+) -> Semantics:
+    """The instruction by itself, and what executes several."""
+    product = Product(shape, kinds, total)
+    ends = np.cumsum(product.counts)
+
+    def call(*sources: Array, active: Array, skew: int = 0) -> tuple[Array, ...]:
+        _whole_warps(active)
+        every = np.stack([x.reshape(-1) for x in alike(*sources)])[None]
+        a, b, c, _ = np.split(every, ends, axis=1)
+        found = product(a, b, c, FIRST, FIRST, skew)
+        return tuple(x.reshape(active.shape) for x in found[0])
+
+    kind = "b64" if "f64" in kinds else "b32"
+    return Semantics(
+        quiet(call),
+        (kind,) * int(ends[2]),
+        (kind,) * product.counts[2],
+        approximate=approximate,
+        warp=True,
+        product=product,
+    )
 
 
 def floats(shape: str, of: str, into: str) -> Semantics:
     """f16, bf16 or tf32 with fp32 or f16 accumulators."""
-    size = Shape.parse(shape)
-    read, counts = _fragments(size, (of, of, into)), _counts(size, (of, of, into))
 
-    def call(*sources: Array, active: Array, skew: int = 0) -> tuple[Array, ...]:
-        _whole_warps(active)
-        a, b, c = read(*sources)
-        return _registers(_float_sum(a, b, c, into, skew), size, into)
+    def total(a: Array, b: Array, c: Array, skew: int) -> Array:
+        return _float_sum(a, b, c, into, skew)
 
-    return Semantics(
-        quiet(call), ("b32",) * sum(counts), ("b32",) * counts[2], approximate=True, warp=True
-    )
+    return _semantics(Shape.parse(shape), (of, of, into), total)
 
 
 def integers(shape: str, atype: str, btype: str, satfinite: bool) -> Semantics:
     """Signed or unsigned bytes with 32-bit accumulators."""
-    size = Shape.parse(shape)
-    kinds = (atype, btype, "s32")
-    read, counts = _fragments(size, kinds), _counts(size, kinds)
 
-    def call(*sources: Array, active: Array) -> tuple[Array, ...]:
-        _whole_warps(active)
-        a, b, c = read(*sources)
-        total = a @ b + c
+    def total(a: Array, b: Array, c: Array, skew: int) -> Array:
+        found = a @ b + c
         if satfinite:
-            total = np.clip(total, -(2**31), 2**31 - 1)
-        return _registers(total.astype(np.uint32), size, "s32")
+            found = np.clip(found, -(2**31), 2**31 - 1)
+        return found.astype(np.uint32)
 
-    return Semantics(quiet(call), ("b32",) * sum(counts), ("b32",) * counts[2], warp=True)
+    return _semantics(Shape.parse(shape), (atype, btype, "s32"), total, approximate=False)
 
 
 def doubles() -> Semantics:
     """m8n8k4 of fp64."""
-    size, kinds = Shape(8, 8, 4), ("f64", "f64", "f64")
-    read, counts = _fragments(size, kinds), _counts(size, kinds)
 
-    def call(*sources: Array, active: Array, skew: int = 0) -> tuple[Array, ...]:
-        _whole_warps(active)
-        a, b, total = read(*sources)
-        for k in range(size.k)[:: -1 if skew < 0 else 1]:
-            total = fused64(a[:, :, k, None], b[:, k, None, :], total)
-        return _registers(FORMATS["f64"].narrow(total, "rn"), size, "f64")
+    def total(a: Array, b: Array, c: Array, skew: int) -> Array:
+        for k in range(a.shape[2])[:: -1 if skew < 0 else 1]:
+            c = fused64(a[:, :, k, None], b[:, k, None, :], c)
+        return FORMATS["f64"].narrow(c, "rn")
 
-    return Semantics(
-        quiet(call), ("b64",) * sum(counts), ("b64",) * counts[2], approximate=True, warp=True
-    )
+    return _semantics(Shape(8, 8, 4), ("f64", "f64", "f64"), total)
 
 
 def _floats(of: str, into: str) -> Any:

@@ -18,6 +18,7 @@ from contract.engines.ptx.decoded import (
     UNSIGNED,
     Constant,
     Instruction,
+    Kin,
     Negated,
     Parameter,
     Place,
@@ -116,6 +117,7 @@ def mov(program: Program, instruction: Instruction) -> Run:
     steps = [f for f in (cut, fit) if f is not None]
     index = to.index
     if not steps:
+        instruction.kin = Kin("mov", (index, slot), _moves)
         return lambda b, m: b.put(index, b.regs[slot], m)
 
     def run(b: Batch, m: Mask) -> None:
@@ -123,6 +125,18 @@ def mov(program: Program, instruction: Instruction) -> Run:
         for step in steps:
             value = step(value)
         b.put(index, value, m)
+
+    return run
+
+
+def _moves(parts: list[tuple[int, int]]) -> Callable[[Batch], bool]:
+    """Several moves of what is held as it is."""
+
+    def run(b: Batch) -> bool:
+        regs = b.regs
+        for index, slot in parts:
+            regs[index] = regs[slot]
+        return True
 
     return run
 
@@ -150,7 +164,7 @@ def _unpack(program: Program, instruction: Instruction, to: Vector, what: Any, b
         value = b.regs[slot] if cut is None else cut(b.regs[slot])
         for i, index in enumerate(into):
             if index >= 0:
-                part = (value >> dtype(each * i)).astype(small)
+                part = (value >> dtype(each * i) if i else value).astype(small)
                 fit = fits[i]
                 b.put(index, part if fit is None else fit(part), m)
 

@@ -45,8 +45,7 @@ def _note_read(
     warp = b.grid_warp[by]
     found: list[Unordered] = []
     if isinstance(shadow, SharedShadow):
-        if shadow.last > order.floor:
-            found = shadow.unordered(g, order.known[b.warp[by]], write=False, atomic=strong)
+        found = shadow.unordered(g, b.warp[by], order, write=False, atomic=strong)
     else:
         assert shadow is not None
         if strong:
@@ -126,11 +125,8 @@ def note_write(
     time = order.tick(b.now)
     by = lanes if each == 1 else np.repeat(lanes, each)
     _landed(b, memory, g, by, "writes")
-    found: list[Unordered] = []
-    if not isinstance(shadow, SharedShadow):
-        found = shadow.unordered(g, b.grid_warp[by], order, write=True, atomic=atomic)
-    elif shadow.last > order.floor:
-        found = shadow.unordered(g, order.known[b.warp[by]], write=True, atomic=atomic)
+    who = b.warp[by] if isinstance(shadow, SharedShadow) else b.grid_warp[by]
+    found = shadow.unordered(g, who, order, write=True, atomic=atomic)
     for one in found:
         differs = changed() if each == 1 else np.repeat(changed(), each)
         chosen = differs[one.at]
@@ -141,7 +137,7 @@ def note_write(
             raise PtxFault(_race(b, memory, "write", int(by[one.at[0]]), one))
         _racing_write(b, memory, g, by, one)
     if isinstance(shadow, SharedShadow):
-        shadow.mark_write(g, b.local_warp[by], time, atomic)
+        shadow.mark_write(g, b.local_warp[by], time, atomic=atomic)
     else:
         shadow.mark_write(g, b.grid_warp[by], time, order.warps, atomic)
 

@@ -38,6 +38,7 @@ class Semantics:
         warp: whether arrays are (warps, 32) and `call` takes active=(warps, 32) bool.
         carry: whether the last source and the last result are the condition code's carry.
         signed: whether a result is sign-extended into a register that is wider.
+        product: of mma, what executes several at once (contract.engines.ptx.matrix.Product).
     """
 
     call: Call
@@ -47,6 +48,7 @@ class Semantics:
     warp: bool = False
     carry: tuple[bool, bool] = (False, False)
     signed: bool = False
+    product: Any = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from contract.engines.ptx import build, flow, spin
+from contract.engines.ptx import build, flow, spin, together
 from contract.engines.ptx.decode import Decoder
 from contract.engines.ptx.decoded import Program
 from contract.engines.ptx.faults import Malformed
@@ -36,5 +36,6 @@ def decode(module: Module, entry: str | None = None) -> Program:
         for at, file, line in module.locations
     ]
     program.polls = spin.polls(program.blocks)
+    together.plan(program)
     program.undefined = flow.maybe_undefined(program)
     return program

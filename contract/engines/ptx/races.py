@@ -16,6 +16,7 @@ Source: PTX ISA, section 8 (Memory Consistency Model): data races, release and a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 # read records of a region that nobody has written are kept unsorted up to this many accesses
 MOST_PENDING = 256
+FOREVER = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -41,43 +43,67 @@ class Unordered:
     reads: bool
 
 
-class SharedShadow:
+class _Marks:
+    """Whether a granule occurs twice, in one pass over those that are asked for."""
+
+    def __init__(self, granules: int) -> None:
+        self._marks = np.zeros(granules, np.int64)
+
+    def repeats(self, g: Array) -> bool:
+        """Whether a granule is named twice."""
+        count = np.arange(len(g))
+        self._marks[g] = count
+        return bool((self._marks[g] != count).any())
+
+
+class SharedShadow(_Marks):
     """Of each granule the last plain write, and the last read and the last atomic of each warp of the block."""
 
     def __init__(self, granules: int, warps: int) -> None:
+        super().__init__(granules)
         self.granules, self.warps = granules, warps
         self.writer = np.full(granules, -1, np.int32)
         self.written = np.zeros(granules, np.int64)
         self.read = np.zeros((granules, warps), np.int64)
         # made by the first atomic
         self.changed: Array | None = None
-        self.last = 0
+        self.last_write = self.last_read = 0
 
-    def unordered(self, g: Array, known: Array, *, write: bool, atomic: bool) -> list[Unordered]:
-        """Earlier accesses of the block that are not ordered before the present ones.
-
-        Args:
-            known: (n, warps): what the warp of each access knows of the others.
-        """
-        found = []
-        writer = np.maximum(self.writer[g], 0)
-        late = (self.writer[g] >= 0) & (self.written[g] > known[np.arange(len(g)), writer])
-        if late.any():
-            at = np.nonzero(late)[0]
-            found.append(Unordered(at, writer[at], self.written[g[at]], False))
-        for times in (self.changed if not atomic else None, self.read if write else None):
+    def unordered(
+        self, g: Array, warp: Array, order: Order, *, write: bool, atomic: bool
+    ) -> list[Unordered]:
+        """Earlier accesses of the block that are not ordered before the present ones, made by `warp` of the batch."""
+        found: list[Unordered] = []
+        # nobody is without knowledge of what was before
+        floor = order.floor
+        if self.last_write > floor and (written := self.written[g]).max(initial=0) > floor:
+            writer = self.writer[g]
+            late = (writer >= 0) & (written > order.known[warp, np.maximum(writer, 0)])
+            if late.any():
+                at = np.nonzero(late)[0]
+                found.append(Unordered(at, writer[at], written[at], False))
+        changed = self.changed if not atomic else None
+        read = self.read if write and self.last_read > floor else None
+        for times in (changed, read):
             if times is None:
                 continue
-            at, who = np.nonzero(times[g] > known)
+            mine = times[g]
+            if mine.max(initial=0) <= floor:
+                continue
+            at, who = np.nonzero(mine > order.known[warp])
             if len(at):
-                found.append(Unordered(at, who, times[g[at], who], times is self.read))
+                found.append(Unordered(at, who, mine[at, who], times is self.read))
         return found
 
-    def mark_read(self, g: Array, warp: Array, time: int) -> None:
-        self.read[g, warp] = self.last = time
+    def mark_read(self, g: Array, warp: Array, time: int | Array, last: int = 0) -> None:
+        """Note reads at a time, or each at its own; the latest is `last` then."""
+        self.read.reshape(-1)[g * self.warps + warp] = time
+        self.last_read = last or int(time)
 
-    def mark_write(self, g: Array, warp: Array, time: int, atomic: bool = False) -> None:
-        self.last = time
+    def mark_write(
+        self, g: Array, warp: Array, time: int | Array, last: int = 0, *, atomic: bool = False
+    ) -> None:
+        self.last_write = last or int(time)
         if atomic:
             if self.changed is None:
                 self.changed = np.zeros((self.granules, self.warps), np.int64)
@@ -147,12 +173,14 @@ class GlobalShadow:
         if len(self.pending) > MOST_PENDING:
             self.make()
 
-    def mark_write(self, g: Array, warp: Array, time: int, warps: int, atomic: bool) -> None:
+    def mark_write(
+        self, g: Array, warp: Array, time: int | Array, warps: int, atomic: bool = False
+    ) -> None:
         if self.reads is None:
             self.make()
         if atomic:
             self.atomics = self.atomics or _Two(self.granules)
-            self.atomics.mark(g, warp, time, warps)
+            self.atomics.mark(g, warp, int(time), warps)
             return
         self.writer[g] = warp
         self.written[g] = time
@@ -207,6 +235,13 @@ class Order:
         self.history.append(what)
         return self.time
 
+    def ticks(self, what: Sequence[Any]) -> int:
+        """The first of as many times as there are accesses, one after the other."""
+        first = self.time + 1
+        self.time += len(what)
+        self.history.extend(what)
+        return first
+
     def batch(self, first_block: int, blocks: int) -> None:
         """Begin with the next blocks of the grid."""
         self.first_warp = first_block * self.warps
@@ -223,16 +258,17 @@ class Order:
         self.first_warp, self.known, self.floor = held
 
     def _itself(self) -> None:
-        n = len(self.known)
-        self.known[np.arange(n), np.arange(n) % self.warps] = np.iinfo(np.int64).max
+        # row by row: the n-th warp's own column is n modulo the warps of a block
+        self.known.reshape(-1, self.warps * self.warps)[:, :: self.warps + 1] = FOREVER
 
     def everyone(self, complete: Array) -> None:
         """All warps of these blocks met at a barrier. complete: (blocks,) bool."""
         self.tick(None)
-        self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
-        self._itself()
         if complete.all():
-            self.floor = self.time
+            self.known[:] = self.floor = self.time
+        else:
+            self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
+        self._itself()
 
     def meet(self, warps: Array, learners: Array) -> None:
         """Some warps of one block met; the learners among them now know what all of them know."""
