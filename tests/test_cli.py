@@ -271,7 +271,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["explain", "double"], ["identify"], ["mutate"], ["sweep"], ["compare"],
+        ["explain", "double"], ["identify"], ["mutate"], ["compare"],
         ["lint"], ["verify"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
     ],
