@@ -1,5 +1,5 @@
-"""The command line: `contract run`, `list`, `show`, `init`, `lint`, `mutate`, `compare`, `identify`, `explain`, `doctor`
-and `pipeline`.
+"""The command line: `contract run`, `list`, `show`, `init`, `lint`, `mutate`, `sweep`, `compare`, `identify`, `explain`,
+`doctor` and `pipeline`.
 
 Exit codes are pytest's: 0 all good; 1 something red, missed, required but not run, or a limit
 problem; 2 interrupted; 3 internal error; 4 usage; 5 nothing ran. `contract --help` imports neither
@@ -34,7 +34,7 @@ OK, BAD, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     try:
-        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "lint": _lint, "mutate": _mutate, "compare": _compare, "identify": _identify, "explain": _explain, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
+        commands = {"run": _run, "list": _list, "show": _show, "init": _init, "lint": _lint, "mutate": _mutate, "sweep": _sweep, "compare": _compare, "identify": _identify, "explain": _explain, "doctor": _doctor, "pipeline": _pipeline}  # fmt: skip
         arguments = parse(argv, commands)
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -370,6 +370,37 @@ def _explain(arguments: argparse.Namespace) -> int:
     from contract.explain import command
 
     return command(arguments, config)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from contract.sweeps import command
+
+    check_target("--json", arguments.json)
+    if arguments.merge:
+        return command.merge(arguments)
+    config = read_config()
+
+    from contract import select, suites
+    from contract.checks import collect_checks
+
+    for name in arguments.names:
+        select.refuse_absent(name)
+    loaded = suites.load(config, arguments.names)
+    selection = select.Selection(
+        tuple(arguments.names), impls=tuple(arguments.impl), engines=tuple(arguments.engine)
+    )
+    checks = collect_checks(
+        automatic=False, asked=(*arguments.impl, *arguments.engine, *arguments.names)
+    )
+    options = RunOptions(
+        timeout=arguments.timeout or config.timeout,
+        memory=arguments.memory,
+        jobs=arguments.jobs or RunOptions().jobs,
+        store_root=config.store_root,
+        suites=loaded.payload(),
+        files=tuple(loaded.chosen),
+    )
+    return command.sweep(arguments, select.select(checks, selection, loaded.chosen), options)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

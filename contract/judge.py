@@ -23,7 +23,7 @@ from contract.interval import Array
 from contract.ranges import OutputRange, case_range, option_sets
 from contract.sketch import Sketch
 from contract.stages import joint_refused, not_shown, observing, structure
-from contract.worker import Worker
+from contract.worker import Reply, Worker
 
 PLAIN = Launch("plain")
 #: Approximate instructions at the ends of their documented bounds, where an engine models them.
@@ -299,6 +299,11 @@ class Subject:
             },
         }
 
+    def asked(self, payload: Mapping[str, Any], case: Case) -> Reply:
+        """The worker's reply to a call."""
+        assert self.worker is not None
+        return self.worker.call(f"{ENGINES[self.engine]}:run", payload, dict(case.operands))
+
     def call(
         self, case: Case, launch: Launch = PLAIN, poison: str = "finite", *, twice: bool = False
     ) -> tuple[str, str, dict[str, Any], Outputs]:
@@ -309,9 +314,7 @@ class Subject:
         if self.automatic:
             # the reference's own arithmetic, which this process trusts, and which leaves nothing behind
             return "", "", {}, autocontrols.run(self.kernel, self.target["name"], case, self.seed)
-        assert self.worker is not None
-        payload = {**self.payload(case, launch, poison), "twice": twice}
-        reply = self.worker.call(f"{ENGINES[self.engine]}:run", payload, dict(case.operands))
+        reply = self.asked({**self.payload(case, launch, poison), "twice": twice}, case)
         if reply.outcome != "ok":
             outcome = "crash" if reply.outcome == "exception" else reply.outcome
             return outcome, reply.detail, {}, {}

@@ -51,7 +51,8 @@ def parse(
         arguments.rest, rest = [*rest, *arguments.rest], []
     # argparse takes names only in one place; `contract run softcap -x rms_norm` names two.
     if rest and (
-        arguments.command not in ("run", "mutate") or any(word.startswith("-") for word in rest)
+        arguments.command not in ("run", "mutate", "sweep")
+        or any(word.startswith("-") for word in rest)
     ):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -128,6 +129,13 @@ def make_parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "explain",
             help="replay a failing check, and say which fault reproduces its outputs",
+            allow_abbrev=False,
+        )
+    )
+    _add_sweep(
+        commands.add_parser(
+            "sweep",
+            help="judge implementations on every value of an operand: 65,536 of 16 bits, or 2^32",
             allow_abbrev=False,
         )
     )
@@ -250,6 +258,39 @@ def _add_identify(identify: argparse.ArgumentParser) -> None:
         help="of its process; K, M, G (8G)")
     add("--json", metavar="FILE", type=Path, help="write what was found as JSON")
     identify.set_defaults(command="identify")
+
+
+def _add_sweep(sweep: argparse.ArgumentParser) -> None:
+    sweep.add_argument("names", metavar="NAME | ID | FILE", nargs="*",
+        help="a kernel, the first parts of an id, a .py file or a folder; all where absent")
+    add = sweep.add_argument_group("inputs").add_argument
+    add("--fp32", dest="mode", action="store_const", const="fp32", default="codes",
+        help="all 2^32 values of fp32 operands, in place of those of 16 bits and fewer")
+    add("--pairs", dest="mode", action="store_const", const="pairs",
+        help="pairs of two operands on a grid of 2,048 values each")
+    add("--impl", metavar="NAME", action="append", default=[], help="only this implementation")
+    add("--engine", metavar="NAME", action="append", default=[], help="only this engine")
+    add("--bits", metavar="FIRST:LAST", type=_bit_range,
+        help="only these inputs, by their bits; no ledger is kept")
+    add = sweep.add_argument_group("shards").add_argument
+    add("--shard", metavar="K/N", type=_share, help="of the shards every N-th from the K-th on")
+    add("--ledger", metavar="FILE", type=Path, help="where finished shards are kept (in .contract/sweeps)")
+    add("--fresh", action="store_true", help="begin the ledger anew")
+    add("--merge", metavar="LEDGER", type=Path, nargs="+", help="put ledgers of --shard together, and say what they say")
+    add("-o", "--output", metavar="FILE", type=Path, help="the ledger that --merge writes")
+    add = sweep.add_argument_group("judging").add_argument
+    add("-j", "--jobs", type=_positive, metavar="N", help="worker processes (2)")
+    add("--dask", metavar="ADDRESS", default="", help="judge on the workers of this Dask cluster, tcp://HOST:PORT")
+    add("--timeout", type=_seconds, metavar="S",
+        help="seconds without a finished call before a worker is killed (60)")
+    add("--memory", type=_bytes, metavar="BYTES", default=DEFAULT_MEMORY_BYTES,
+        help="of one worker; K, M, G (8G)")
+    add = sweep.add_argument_group("output").add_argument
+    add("--json", metavar="FILE", type=Path, help="write the results as JSON")
+    add("--color", choices=("auto", "always", "never"), default="auto",
+        help="auto obeys NO_COLOR and FORCE_COLOR")
+    add("-q", "--quiet", action="count", default=0, help="no progress")
+    sweep.set_defaults(command="sweep")
 # fmt: on
 
 
@@ -267,6 +308,24 @@ def _positive(text: str) -> int:
 
 def _count(text: str) -> int | None:
     return None if text == "all" else _positive(text)
+
+
+def _share(text: str) -> tuple[int, int]:
+    k, _, n = text.partition("/")
+    if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N, such as 3/8")
+    return int(k), int(n)
+
+
+def _bit_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        found = int(first, 0), int(last or first, 0)
+    except ValueError:
+        found = (1, 0)
+    if not 0 <= found[0] <= found[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST:LAST, such as 0x3f80:0x3fff")
+    return found
 
 
 def _seconds(text: str) -> float:

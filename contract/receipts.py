@@ -67,11 +67,13 @@ def files_of(check: Check) -> tuple[Path, ...]:
 
 
 class _Reached(NamedTuple):
-    """What a check rests on: the hash of all sources, their files, and the installed modules that they import."""
+    """What a check rests on: the hash of all sources, their files, the installed modules that they import, and the hash of
+    each module."""
 
     digest: str
     files: tuple[Path, ...]
     installed: tuple[str, ...]
+    sources: Mapping[str, str]
 
 
 def _reached_by(check: Check) -> _Reached:
@@ -85,7 +87,7 @@ def _reached_by(check: Check) -> _Reached:
 def _reached(modules: tuple[str, ...]) -> _Reached:
     reached, installed = closure_of(modules)
     files = tuple(sorted(sources.module_files(reached).values()))
-    return _Reached(digest(dict(reached)), files, installed)
+    return _Reached(digest(dict(reached)), files, installed, reached)
 
 
 def forget() -> None:
@@ -108,6 +110,15 @@ def depends(check: Check, root: Path) -> dict[str, Any]:
     if check.gate == "stress":
         found["rows"] = RowBook(root).text(check.module, check.spec["name"])
     return found
+
+
+def named(check: Check) -> dict[str, dict[str, str]]:
+    """The hashes of `depends` one by one: "sources" of every module, "distributions" of what they import."""
+    reached = _reached_by(check)
+    return {
+        "sources": dict(reached.sources),
+        "distributions": distributions((*check.requires, *reached.installed)),
+    }
 
 
 def distributions(modules: tuple[str, ...]) -> dict[str, str]:

@@ -46,15 +46,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def contract_run(
+def contract_command(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """`contract run` with these words, as a new process would: (exit code, stdout, stderr)."""
+    """`contract` with these words, as a new process would: (exit code, stdout, stderr)."""
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def command(*words: str) -> tuple[int, str, str]:
         _forget(project)
         capfd.readouterr()
-        code = main(["run", "--effort", "quick", *words])
+        code = main([*words])
         return code, *capfd.readouterr()
 
-    return run
+    return command
+
+
+@pytest.fixture
+def contract_run(
+    contract_command: Callable[..., tuple[int, str, str]],
+) -> Callable[..., tuple[int, str, str]]:
+    """`contract run` at quick effort with these words: (exit code, stdout, stderr)."""
+    return lambda *words: contract_command("run", "--effort", "quick", *words)

@@ -271,7 +271,7 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["explain"], ["identify"], ["sweep"], ["compare"],
+        ["explain"], ["identify"], ["compare"],
         ["verify"],
         ["run", "--effort", "exhaustive"], ["run", "--eff", "quick"],
     ],

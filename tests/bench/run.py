@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-BENCHES = ("rounder", "ranges", "rows", "w4", "eager", "attention", "smollm2", "ptx")
+BENCHES = ("rounder", "ranges", "rows", "w4", "eager", "attention", "smollm2", "ptx", "sweep")
 
 
 def best(*calls: Callable[[], object], passes: int = 9, each: Sequence[int] = ()) -> list[float]:
