@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import SAMPLED
 
 from contract import autocontrols, diagnose, explain, formats, gates, patterns, registry, suites
 from contract.case import Kernel, find, kernels_of, make_case
@@ -85,8 +86,9 @@ def test_fault_whose_outputs_have_no_range_is_named_by_its_bits() -> None:
 
 @pytest.mark.slow
 def test_fault_of_every_automatic_control_is_named() -> None:
-    count, found = unnamed(every_kernel())
-    assert count > 500
+    # other kernels than those above
+    count, found = unnamed(every_kernel()[1::SAMPLE] if SAMPLED else every_kernel())
+    assert count > (10 if SAMPLED else 500)
     assert found == []
 
 
@@ -101,7 +103,7 @@ def test_hand_written_faults_that_are_a_point_or_an_option_are_named() -> None:
     assert set(expected) <= set(checks)
     wrong = []
     try:
-        for name, cause in expected.items():
+        for name, cause in list(expected.items())[:: 10 if SAMPLED else 1]:
             check = checks[name]
             kernel = find(check.spec["name"], check.spec["profile"], check.spec["parameters"])
             bench = process.bench(kernel, {"kernel": dict(check.spec)})

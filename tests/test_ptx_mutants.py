@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import ptx_kernel
 import pytest
+from sampling import SAMPLED
 
 from contract import suites
 from contract.checks import collect_checks
@@ -296,7 +296,6 @@ KERNELS = (
     "rms_norm/once/triton", "w4_gemv/kept/triton", "geglu/each_op/triton", "rope/each_op/triton",
     "layer_norm/once/triton", "add_rms_tail/each/triton", "softcap/each_op/triton", "vit_pool/mean/triton",
 )  # fmt: skip
-SAMPLED = os.environ.get("CONTRACT_SLOW") == "sample"
 COUNT = 5 if SAMPLED else 40
 
 

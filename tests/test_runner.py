@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling import SAMPLED
 
 from contract.rowbook import RowBook
 from contract.store import MAX_ROWS
@@ -409,7 +410,7 @@ def living(mark: str) -> list[int]:
 
 
 #: Kills of the nightly run; of its sampled form.
-KILLS = 3 if os.environ.get("CONTRACT_SLOW") == "sample" else 10
+KILLS = 3 if SAMPLED else 10
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(KILLS, marks=pytest.mark.slow)])

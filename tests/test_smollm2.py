@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampling import SAMPLED
 
 from contract.errors import CheckpointError
 from contract.pipelines import llama_check
@@ -46,7 +46,7 @@ QUESTIONS = (
     "Why is the sky blue?",
     "Name a large planet.",
 )
-SOME = QUESTIONS[:2] if os.environ.get("CONTRACT_SLOW") == "sample" else QUESTIONS
+SOME = QUESTIONS[:2] if SAMPLED else QUESTIONS
 TOKENS = 64
 
 

@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from sampling import SAMPLED
 
 from contract import mutantbook, recordbook
 from contract.cli import main
@@ -586,7 +587,6 @@ def test_a_candidate_is_named_by_what_it_edits() -> None:
 
 # Of the catalogue
 
-SAMPLED = os.environ.get("CONTRACT_SLOW") == "sample"
 #: Of the sampled form.
 FEW = ("rms_norm", "softcap", "geglu", "rope")
 

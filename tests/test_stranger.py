@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sampling import SAMPLED
 
 ROOT = Path(__file__).parent.parent
 NOT_SOURCE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
 #: The sampled form judges one shape gate; the full one all that the file registers.
-SAMPLED = os.environ.get("CONTRACT_SLOW") == "sample"
 pytestmark = pytest.mark.slow
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import SAMPLED
 
 from contract.case import find
 from contract.sweeps import ledger
@@ -387,13 +388,14 @@ def test_sweeps_killed_at_random_moments_go_on_to_the_same_ledger(
     whole_time = time.monotonic() - start
     rng = np.random.default_rng(0)
     kept = []
-    for n in range(20):
+    kills = 2 if SAMPLED else 20
+    for n in range(kills):
         # half of them at any moment, most of which are before the first shard; half while shards are judged
         lines, wait = (14, rng.uniform(0.0, whole_time)) if n % 2 else (rng.integers(1, 12), 120.0)
         delay = rng.uniform(0.0, 0.1)
         kept.append(_killed_and_resumed(project, whole, f"{n}.jsonl", int(lines), wait, delay))
-    assert len(kept) == 20
-    assert sum(0 < n < 14 for n in kept) >= 5
+    assert len(kept) == kills
+    assert sum(0 < n < 14 for n in kept) >= max(1, kills // 4)
 
 
 # -- a cluster
