@@ -17,6 +17,7 @@ from pathlib import Path
 from contract.declared import place_of
 from contract.markup import printable
 from contract.report import (
+    again,
     closing_lines,
     counts_line,
     exit_code,
@@ -98,7 +99,7 @@ def summary_markdown(report: Report) -> str:
             for check in bad[:100]
         ]
         if len(bad) > 100:
-            out.append(f"\n{len(bad) - 100} more; `contract run --lf` runs them all again.")
+            out.append(f"\n{len(bad) - 100} more; `{again(report)}` runs them all again.")
         for check in bad[:MOST]:
             out += ["", f"### {_text(check.id)}", "", _fenced(check.detail[:DETAIL])]
     if verdicts:

@@ -15,7 +15,7 @@ from contract.declared import KernelFacts
 from contract.html_kernel import Key, kernel_page, mark, number, table
 from contract.markup import Markup, el
 from contract.render import Line, table_lines
-from contract.report import reproduce, words, worst_first
+from contract.report import again, explain, reproduce, words, worst_first
 from contract.results import Report
 from contract.select import GATES
 
@@ -155,8 +155,10 @@ def _next(report: Report, code: int) -> Iterator[Markup]:
         (reproduce(check), f"the first failure again, {check.id}")
         for check in worst_first(report)[:1]
     ]
+    if command := explain(report):
+        steps.append((command, "which rounding, option or parameter it is"))
     if steps and not report.interrupted:
-        steps.append(("contract run --lf", "everything that was not good, after a repair"))
+        steps.append((again(report), "everything that was not good, after a repair"))
     if code == 5:
         steps.append(
             (

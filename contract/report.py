@@ -271,6 +271,21 @@ def reds(report: Report) -> list[str]:
     return lines
 
 
+def again(report: Report) -> str:
+    """The command that runs everything again that was not good; '' where all was."""
+    return next((reproduce(c).replace(c.id, "--lf") for c in report.checks if not c.good), "")
+
+
+def explain(report: Report) -> str:
+    """The command that explains the worst failure whose values were refused; '' without one."""
+    refused = (
+        check
+        for check in worst_first(report)
+        if check.outcome == "fail" and check.implementation and check.gate != "limits"
+    )
+    return next((reproduce(c).replace("contract run", "contract explain", 1) for c in refused), "")
+
+
 def _cause(detail: str) -> tuple[str, str]:
     """What went wrong, without the case and launch at which it was seen, and these: ' (shapes rows=4 d=8, launch plain)'."""
     found = _PLACE.search(detail)
@@ -339,6 +354,8 @@ def power_lines(report: Report) -> list[str]:
 def closing_lines(report: Report, verbosity: int = 0) -> Iterable[str]:
     """Everything below the table: reds, reasons, power, notes, problems, SUMMARY, counts."""
     yield from reds(report)
+    if command := explain(report):
+        yield f"which rounding, option or parameter it is: {command}"
     if verbosity >= 0:
         yield from reasons(report, "not_run", verbosity > 0)
         yield from engine_lines(report)

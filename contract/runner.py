@@ -25,7 +25,7 @@ from contract.availability import missing_reason, modules
 from contract.checks import Check, collect_checks
 from contract.config import Config, RunOptions
 from contract.environment import environment
-from contract.errors import ContractError, SuiteError
+from contract.errors import ContractError, SuiteError, UsageError
 from contract.jobs import Jobs
 from contract.results import CheckResult, Report
 from contract.rowbook import RowBook
@@ -193,6 +193,12 @@ class _Run:
             if chosen:
                 self.notes.append(f"{len(chosen)} of {len(self.checks)} checks failed last time")
                 return chosen
+            if failed:
+                first = min(failed)
+                raise UsageError(
+                    f"--lf: none of the {len(failed)} checks that failed last time is in this run ({first} is one); name the"
+                    " file that declares them, or leave --lf out"
+                )
             self.notes.append("nothing failed last time: all checks are run")
         if self.options.fresh or self.options.update_records:
             return list(self.checks)
@@ -226,7 +232,9 @@ class _Run:
         ):
             return None
         try:
-            result = replace(result_of(record), from_receipt=True)
+            # another command line may have judged it first
+            again = replay(check.id, self.options)
+            result = replace(result_of(record), from_receipt=True, reproduce=again)
         except (TypeError, ValueError):
             result = None
         if result is None or not _is_result_of(result, check):

@@ -136,6 +136,11 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
     assert list(outcomes().values()).count("fail") == 1
     assert len(outcomes()) < 6
 
+    # what failed is of another kernel than those that are named
+    code, _, err = contract_run("scaled,sign=minus", "--lf")
+    assert code == 4
+    assert f"checks that failed last time is in this run ({TORCH}/" in err
+
     shutil.copy(SUITE / "scaled.py", path)
     code, out, _ = contract_run(f"{TORCH}/stress", "--lf")
     assert code == 0

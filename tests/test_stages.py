@@ -173,7 +173,8 @@ def test_an_end_that_does_not_follow_from_its_own_stage_is_refused() -> None:
 
 
 class _Subject:
-    depths: dict[str, int] = {}  # noqa: RUF012 -- a stand-in of two fields
+    depths: dict[str, int] = {}  # noqa: RUF012 -- a stand-in of few fields
+    repeatable, control = False, None
 
 
 def judge(kernel: Kernel, outputs: dict[str, Array], case: Case) -> Tally:
