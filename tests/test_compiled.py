@@ -270,7 +270,9 @@ def test_what_ptxas_said_when_triton_ran_it_is_kept_with_the_cubin(
     monkeypatch.setattr(read, "ptxas_log", lambda _: "")
     assert read.resources_of(found[0], architecture, folder / "other") == kept
     real = ptxas.assembled
-    monkeypatch.setattr(ptxas, "assembled", lambda *a: real(*a[:3], [*a[3], "--opt-level", "0"]))
+    monkeypatch.setattr(
+        ptxas, "assembled", lambda tool, ptx, name, options: real(tool, ptx, name, [*options, "--opt-level", "0"])
+    )  # fmt: skip
     with pytest.raises(Disagreement, match=f"softcap.* on {architecture}: ptxas.* gives other code"):  # fmt: skip
         read.resources_of(found[0], architecture, folder / "third")
 
