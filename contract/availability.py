@@ -7,11 +7,21 @@ from collections.abc import Iterable
 
 #: What is required and no package: a compiler.
 NVCC = "nvcc"
+TRITON = "triton"
+# Triton with what each process would otherwise load and compute for itself.
+_TRITON_READY = "contract.engines.triton_ready"
 
 
 def modules(requires: Iterable[str]) -> tuple[str, ...]:
-    """Those of what is required that can be imported."""
-    return tuple(name for name in requires if name != NVCC)
+    """What a worker imports: those of what is required that can be imported, and what goes with them."""
+    found: dict[str, None] = {}
+    for name in requires:
+        # launches of CUDA C++ are captured together with Triton's, where it is installed
+        if name == TRITON or (name == NVCC and importlib.util.find_spec(TRITON) is not None):
+            found[_TRITON_READY] = None
+        elif name != NVCC:
+            found[name] = None
+    return tuple(found)
 
 
 def packages(requires: Iterable[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,40 @@ def test_resources_of_a_triton_kernel_on_every_architecture(folder: Path) -> Non
     assert read_from["gfx942"]["resources"]["threads"] == 256
     assert all(r["resources"]["vgprs"] > 8 for n, r in read_from.items() if n in AMD_NAMES)
     assert len({r["source"] for r in read_from.values()}) == 1
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_120"])
+def test_what_ptxas_said_when_triton_ran_it_is_kept_with_the_cubin(
+    architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from contract.engines.triton_cache import ptxas_log
+    from contract.kernels.triton.softcap import softcap_triton
+
+    found: list[CapturedLaunch] = []
+    with capturing(found.append, cache=folder):
+        softcap_triton(torch.ones(5, 300).bfloat16(), cap=30.0, profile="each_op")
+    compiled = found[0].source.compiled_for(architecture, folder)
+    again = read._assembled("softcap", compiled, cuda(int(architecture[3:])))
+    assert ptxas.parse(ptxas_log(compiled)) == ptxas.parse(again)
+    with monkeypatch.context() as patch:
+        patch.setattr(ptxas, "assembled", lambda *_: pytest.fail("it was assembled again"))
+        kept = read.resources_of(found[0], architecture, folder)
+        # also from the cache, by another process
+        kernel = compiled.src.fn
+        patch.setattr(kernel, "device_caches", defaultdict(kernel.create_binder))
+        fresh = found[0].source.compiled_for(architecture, folder)
+        assert fresh is not compiled
+        assert ptxas_log(fresh) == ptxas_log(compiled)
+    # a cache that others filled says nothing: ptxas is run again, and must give the same code
+    monkeypatch.setattr(read, "ptxas_log", lambda _: "")
+    assert read.resources_of(found[0], architecture, folder / "other") == kept
+    real = ptxas.assembled
+    monkeypatch.setattr(
+        ptxas, "assembled", lambda tool, ptx, name, options: real(tool, ptx, name, [*options, "--opt-level", "0"])
+    )  # fmt: skip
+    with pytest.raises(Disagreement, match=f"softcap.* on {architecture}: ptxas.* gives other code"):  # fmt: skip
+        read.resources_of(found[0], architecture, folder / "third")
 
 
 @needs_nvcc

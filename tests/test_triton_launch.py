@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from contract.availability import NVCC, modules
 from contract.compiled import measure
 from contract.engines import triton_launch
 from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater
@@ -477,3 +478,17 @@ def test_what_is_not_what_was_compiled_is_compiled_again(
     assert paths
     assert again.ptx == before.ptx
     assert again.block == before.block
+
+
+def test_a_worker_of_triton_starts_with_what_triton_computes_once() -> None:
+    """Forked from a process that imported these: each would hash Triton's library and import Gluon for itself."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    names = modules(("triton", "liger_kernel", NVCC))
+    assert names == ("contract.engines.triton_ready", "liger_kernel")
+    code = (
+        f"import sys, {names[0]}\n"
+        "from triton.runtime import cache\n"
+        "assert cache.triton_key.cache_info().currsize == 1\n"
+        "assert 'triton.experimental.gluon.nvidia.hopper' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,8 +1,8 @@
 """The resources of a captured launch on an architecture: compiled again for it, read several ways, and refused unless
 all of them agree.
 
-Triton: the launch's own arguments are specialised and compiled for the other target, and its PTX assembled again by the
-ptxas that Triton uses there (12.9 below sm_90, ptxas-blackwell from it), with Triton's flags, for what only `-v` says.
+Triton: the launch's own arguments are specialised and compiled for the other target; what only `ptxas -v` says is what
+the ptxas that Triton uses there (12.9 below sm_90, ptxas-blackwell from it) said when Triton ran it.
 CUDA C++: nvcc for each architecture.
 """
 
@@ -20,6 +20,7 @@ from contract.compiled.architectures import Amd, Cuda, find
 from contract.compiled.faults import Disagreement, Unreadable
 from contract.engines.capture import CapturedLaunch, MissingCompiler
 from contract.engines.tools import tool_version
+from contract.engines.triton_cache import ptxas_log
 from contract.store import atomic_write_text, digest
 
 #: What records hold for NVIDIA and for AMD, and of which more is worse.
@@ -125,10 +126,24 @@ def _triton_tool(limits: Cuda) -> Path:
 
 
 def _triton(launch: CapturedLaunch, limits: Cuda, cache: Path) -> dict[str, Any]:
+    compiled = launch.source.compiled_for(limits.name, cache)
+    metadata, cubin = compiled.metadata, compiled.asm["cubin"]
+    # a cache that others filled holds no log
+    log = ptxas_log(compiled) or _assembled(launch.function, compiled, limits)
+    counts = read_cubin(launch.function, limits, cubin, log, metadata.name)
+    block = 32 * metadata.num_warps
+    return _counted(counts, elf.read(cubin)[metadata.name], metadata.shared, block)
+
+
+def _assembled(name: str, compiled: Any, limits: Cuda) -> str:
+    """What ptxas says of a compiled kernel when it is run again as Triton runs it.
+
+    Raises:
+        Disagreement: it gives other code, so that what it says is not about the kernel.
+    """
     from triton import knobs
     from triton.backends.nvidia.compiler import sm_arch_from_capability
 
-    compiled = launch.source.compiled_for(limits.name, cache)
     metadata, entry = compiled.metadata, compiled.metadata.name
     options = [
         *([] if knobs.compilation.disable_line_info else ["-lineinfo"]),
@@ -144,11 +159,9 @@ def _triton(launch: CapturedLaunch, limits: Cuda, cache: Path) -> dict[str, Any]
     again = elf.read(cubin)[entry]
     if own != again:
         raise Disagreement(
-            f"{launch.function} on {limits.name}: {tool.name} run as Triton runs it gives other code: {own} and {again}"
+            f"{name} on {limits.name}: {tool.name} run as Triton runs it gives other code: {own} and {again}"
         )
-    counts = read_cubin(launch.function, limits, cubin, log, entry)
-    block = 32 * metadata.num_warps
-    return _counted(counts, own, metadata.shared, block)
+    return log
 
 
 def _cuda(launch: CapturedLaunch, limits: Cuda, cache: Path) -> dict[str, Any]:
