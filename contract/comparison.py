@@ -123,7 +123,9 @@ def _bits(found: Comparison, old: StoredCheck, new: StoredCheck) -> None:
 
 
 def _counts(found: Comparison, old: StoredCheck, new: StoredCheck) -> None:
-    if new.outputs_compared < old.outputs_compared:
+    if old.outputs_compared and not new.outputs_compared:
+        found.fail(new.id, f"compares no output any more, was {old.outputs_compared:,}")
+    elif new.outputs_compared < old.outputs_compared:
         found.note(
             new.id, f"compares fewer outputs: {old.outputs_compared:,} -> {new.outputs_compared:,}"
         )
@@ -211,6 +213,12 @@ def _speed(old: StoredReport, new: StoredReport) -> Iterator[str]:
 
 def lines(found: Comparison) -> Iterator[str]:
     """What is printed: failures, notes, the runs, and the line that counts."""
+    for line in _lines(found):
+        # what a file holds may drive a terminal, feign another line, or have no encoding
+        yield "".join(c if c.isprintable() else "?" for c in line)
+
+
+def _lines(found: Comparison) -> Iterator[str]:
     yield from (f"FAIL {text}" for text in found.failures)
     for text, ids in found.notes.items():
         more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""

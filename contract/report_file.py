@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class StoredReport:
 
 
 _NUMBER = (int, float)
+#: What ids are made of (docs/words.md).
+_ID = re.compile(r"[A-Za-z0-9_.,=+/-]+")
 _KINDS: dict[str, tuple[type, ...]] = {
     "id": (str,),
     "outcome": (str,),
@@ -134,6 +137,10 @@ def _check(raw: Any, refuse: Callable[[str], NoReturn]) -> StoredCheck:
             refuse(f"has {name} {value!r}")
         if name in _VALUES and not all(type(one) in _VALUES[name] for one in value.values()):
             refuse(f"has {name} {value!r}")
+    if not _ID.fullmatch(fields["id"]):
+        refuse(f"has id {fields['id']!r}")
+    if fields["outputs_compared"] < 0:
+        refuse(f"has outputs_compared {fields['outputs_compared']}")
     if fields["outcome"] not in OUTCOMES:
         refuse(f"has outcome {fields['outcome']!r}; outcomes are {', '.join(OUTCOMES)}")
     functions = fields.get("functions", [])

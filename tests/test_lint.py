@@ -325,14 +325,29 @@ def test_nothing_to_lint_is_code_5(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing to lint" in capsys.readouterr().err
 
 
+def test_what_is_no_file_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "nowhere.py").symlink_to(tmp_path / "absent")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert main(["lint", str(tmp_path)]) == 5
+    assert "nothing to lint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("absent", "no such file or folder"), ("broken.py", "broken.py:1: is no Python")],
+    [
+        ("absent", "no such file or folder"),
+        ("broken.py", "broken.py:1: is no Python"),
+        ("long.py", "long.py: is nested too deep"),
+        ("deep.py", "deep.py: is nested too deep"),
+    ],
 )
 def test_what_cannot_be_read_is_code_4(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
 ) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "long.py").write_text("x = " + "+".join(["1"] * 20_000))
+    (tmp_path / "deep.py").write_text("x = " + "-" * 20_000 + "1")
     assert main(["lint", str(tmp_path / name)]) == 4
     assert says in capsys.readouterr().err
 

@@ -196,6 +196,13 @@ def test_what_cannot_be_swept_is_named_and_alone_it_ends_5(sweep: Sweep) -> None
     assert "nothing was swept" in err
 
 
+def test_a_share_without_shards_is_no_pass(sweep: Sweep, project: Path) -> None:
+    code, out, _ = sweep("cap/once/good", "--shard", "8/8", "--json", "x.json")
+    assert code == 5
+    assert "cap/once/good  not run: of its 1 shards none is in --shard 8/8" in out
+    assert json.loads((project / "x.json").read_text())["sweeps"][0]["outcome"] == "not_run"
+
+
 def test_a_crash_is_red_and_told_and_what_was_finished_is_kept(sweep: Sweep, project: Path) -> None:
     code, out, _ = sweep("cap/once/dies")
     assert code == 1
@@ -215,6 +222,8 @@ def test_a_crash_is_red_and_told_and_what_was_finished_is_kept(sweep: Sweep, pro
         (("cap/once/good", "--shard", "9/8"), "is not K/N"),
         (("cap/once/good", "--bits", "7:3"), "is not FIRST:LAST"),
         (("cap/once/good", "--bits", "0:65536"), "has inputs 0x0 to 0xffff"),
+        (("cap/once/good", "--bits", "0:5", "--json", "x.json"), "leave --json out"),
+        (("cap/once/good", "--bits", "0:5", "--shard", "1/2"), "leave --shard out"),
         (("cap", "--ledger", "x.jsonl"), "one ledger is of one implementation"),
         (("--merge", "x.jsonl"), "--merge needs -o"),
         (("--merge", "x.jsonl", "-o", "y.jsonl"), "no ledger is there"),
@@ -321,6 +330,59 @@ def test_an_edited_ledger_is_refused_and_the_line_named(
     assert code == 4
     assert "x.jsonl" in err
     assert "delete" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shard": None}, "counts"),
+        ({"shard": 0.5}, "counts"),
+        ({"refused": []}, "counts"),
+        ({"refused": [-1]}, "counts"),
+        ({"outputs": 0}, "counts"),
+        ({"shard": 1}, "another ledger"),
+    ],
+)
+def test_a_line_with_a_right_hash_and_odd_counts_is_refused(
+    sweep: Sweep, project: Path, change: dict[str, object], said: str
+) -> None:
+    sweep("cap/once/good", "--ledger", "x.jsonl")
+    head, line = map(json.loads, (project / "x.jsonl").read_text().splitlines())
+    del line["hash"]
+    lines = [head, ledger.hashed({**line, **change})]
+    (project / "x.jsonl").write_text(
+        "".join(json.dumps(one, sort_keys=True) + "\n" for one in lines)
+    )
+    code, _, err = sweep("--merge", "x.jsonl", "-o", "y.jsonl")
+    assert code == 4
+    assert "x.jsonl, line 2" in err
+    assert said in err
+
+
+@pytest.mark.parametrize("change", [{"shards": 0}, {"shards": -1}, {"options": []}])
+def test_a_ledger_of_no_shards_is_no_pass(
+    sweep: Sweep, project: Path, change: dict[str, object]
+) -> None:
+    sweep("cap/once/good", "--ledger", "x.jsonl")
+    head = json.loads((project / "x.jsonl").read_text().splitlines()[0])
+    del head["key"], head["schema"]
+    edited = ledger.headed({**head, **change})
+    (project / "x.jsonl").write_text(json.dumps(edited, sort_keys=True) + "\n")
+    code, _, err = sweep("--merge", "x.jsonl", "-o", "y.jsonl")
+    assert code == 4
+    assert "its first line was edited" in err
+
+
+def test_two_sweeps_on_one_ledger_keep_the_lines_of_both(sweep: Sweep, project: Path) -> None:
+    path = project / "x.jsonl"
+    sweep(GATED, "--ledger", "x.jsonl", "--shard", "1/2")
+    one = ledger.read(path)
+    assert one is not None
+    sweep(GATED, "--ledger", "x.jsonl", "--shard", "2/2")
+    whole = path.read_bytes()
+    # the first of them read the file before the second wrote to it
+    one.settle()
+    assert path.read_bytes() == whole
 
 
 def test_two_results_of_one_shard_are_told(sweep: Sweep, project: Path) -> None:

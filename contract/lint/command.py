@@ -66,6 +66,8 @@ def _files(path: Path) -> list[Path]:
         file
         for file in sorted(path.rglob("*.py"))
         if not any(part in SKIPPED or part.startswith(".") for part in file.relative_to(path).parts)
+        # a folder may have such a name; a link to nothing is no source
+        and file.is_file()
     ]
 
 

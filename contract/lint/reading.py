@@ -72,6 +72,9 @@ def read(path: Path) -> Module:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise UsageError(f"{short(path)}:{line}: is no Python: {error}; repair it first") from error
+    except (RecursionError, MemoryError) as error:
+        # what the parser says of an expression that is nested too deep
+        raise UsageError(f"{short(path)}: is nested too deep to be read; leave it out") from error
     except OSError as error:
         raise UsageError(f"{short(path)}: cannot be read: {error.strerror}") from error
     module = Module(short(path), tree)

@@ -46,6 +46,7 @@ _MODES = {"codes": "", "fp32": " --fp32", "pairs": " --pairs"}
 
 def sweep(arguments: Namespace, checks: Sequence[Check], options: RunOptions) -> int:
     """Sweep the implementations of these checks; returns the exit code."""
+    _refuse_beside_bits(arguments)
     found = targets(checks, arguments.mode)
     if arguments.ledger and len([t for t in found if not t.unfit]) != 1:
         names = ", ".join(t.id for t in found if not t.unfit) or "none"
@@ -68,6 +69,14 @@ def sweep(arguments: Namespace, checks: Sequence[Check], options: RunOptions) ->
         said = {"schema": 1, "sweeps": [result.as_json() for result in results]}
         atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
     return _closing(results)
+
+
+def _refuse_beside_bits(arguments: Namespace) -> None:
+    """`--bits` keeps no ledger and writes nothing: an option that it would not obey is refused."""
+    others = ("shard", "ledger", "fresh", "dask", "json")
+    given = [f"--{name}" for name in others if getattr(arguments, name)]
+    if arguments.bits and given:
+        raise UsageError(f"--bits judges here and keeps nothing; leave {', '.join(given)} out")
 
 
 def _closing(results: Sequence[Swept]) -> int:

@@ -68,10 +68,34 @@ class Ledger:
         return "".join(map(_text, (self.head, *(self.lines[n] for n in sorted(self.lines)))))
 
     def settle(self) -> None:
-        """Sort the file; an interrupted one has its lines as they came."""
+        """Sort the file; an interrupted one has its lines as they came. Lines of another sweep on it are kept.
+
+        Raises:
+            StoreError: the other sweep is of something else, or has another result of a shard.
+        """
+        other = read(self.path)
+        if other is not None:
+            if said := difference(other.head, self.head):
+                raise StoreError(
+                    f"{self.path} has become the ledger of another sweep: {said}; --ledger FILE keeps both"
+                )
+            self.join(other)
         text = self.text()
         if not self.path.is_file() or self.path.read_text(encoding="utf-8") != text:
             atomic_write_text(self.path, text)
+
+    def join(self, part: Ledger) -> None:
+        """Add the shards of another ledger of the same sweep.
+
+        Raises:
+            StoreError: a shard has another result there.
+        """
+        for shard, line in part.lines.items():
+            if self.lines.setdefault(shard, line) != line:
+                raise StoreError(
+                    f"{part.path}: shard {shard} has another result than there was before; sweep it again"
+                    f" (delete its line in one of them)"
+                )
 
     def append(self, line: Line) -> None:
         """Add the line of a finished shard to ledger and file.
@@ -115,7 +139,7 @@ def read(path: Path) -> Ledger | None:
     for number, raw in enumerate(whole[1:], start=2):
         line = _parsed(path, number, raw)
         _check_line(path, number, line, head)
-        shard = int(line["shard"])
+        shard = line["shard"]
         if found.lines.get(shard, line) != line:
             raise StoreError(
                 f"{path}, line {number}: shard {shard} stands there twice with other results; the implementation gives"
@@ -143,7 +167,10 @@ def _check_head(path: Path, head: Mapping[str, Any]) -> None:
             f"{path}: schema {head.get('schema')!r} in the place of {SCHEMA}; name another file with --ledger, or delete it"
         )
     own = {name: value for name, value in head.items() if name != "key"}
-    if set(own) != set(_HEAD) or head.get("key") != _digest(own) or type(own["shards"]) is not int:
+    whole = set(own) == set(_HEAD) and head.get("key") == _digest(own)
+    if not (
+        whole and _counts(own["shards"], 1) and isinstance(own["options"], list) and own["options"]
+    ):
         raise StoreError(f"{path}: its first line was edited; delete it and sweep again")
 
 
@@ -153,10 +180,26 @@ def _check_line(path: Path, number: int, line: Mapping[str, Any], head: Head) ->
         raise StoreError(
             f"{path}, line {number} is not what a sweep wrote; delete the line, and its shard is done again"
         )
-    if line["key"] != head["key"] or not 0 <= int(line["shard"]) < head["shards"]:
+    refused = line["refused"]
+    counts = [
+        line["shard"],
+        line["inputs"],
+        line["outputs"],
+        *(refused if isinstance(refused, list) else [None]),
+    ]
+    if not all(map(_counts, counts)) or not line["outputs"] or len(refused) != len(head["options"]):
+        raise StoreError(
+            f"{path}, line {number} has counts that no sweep writes; delete the line, and its shard is done again"
+        )
+    if line["key"] != head["key"] or line["shard"] >= head["shards"]:
         raise StoreError(
             f"{path}, line {number} belongs to another ledger; delete the line, and its shard is done again"
         )
+
+
+def _counts(value: object, least: int = 0) -> bool:
+    """Whether it is a whole number, and no less than that; a bool is none."""
+    return type(value) is int and value >= least
 
 
 def _digest(value: object) -> str:
@@ -225,12 +268,7 @@ def merge(paths: Sequence[Path], target: Path) -> Ledger:
     for part in parts:
         if said := difference(first.head, part.head):
             raise StoreError(f"{first.path} and {part.path} are of two sweeps: {said}")
-        for shard, line in part.lines.items():
-            if whole.lines.setdefault(shard, line) != line:
-                raise StoreError(
-                    f"{part.path}: shard {shard} has another result than in the files before it; sweep it again"
-                    f" (delete its line in one of them)"
-                )
+        whole.join(part)
     atomic_write_text(target, whole.text())
     return whole
 

@@ -158,13 +158,19 @@ def sweep(
     """
     if target.unfit:
         return Swept(target, NOT_RUN, detail=target.unfit)
+    kernel = find(*(target.check.spec[k] for k in ("name", "profile", "parameters")))
+    mine = shards = Space(kernel, target.mode).shards()
+    if how.share:
+        mine = shards[how.share[0] - 1 :: how.share[1]]
+    if not mine:
+        # an empty share is no pass
+        share = "/".join(map(str, how.share or ()))
+        return Swept(
+            target, NOT_RUN, detail=f"of its {len(shards)} shards none is in --shard {share}"
+        )
     path = how.ledger or default_ledger(target, options.store_root, how.share)
     head = ledgers.headed(head_of(target.check, target.mode))
     ledger = ledgers.opened(path, head, fresh=how.fresh)
-    kernel = find(*(target.check.spec[k] for k in ("name", "profile", "parameters")))
-    mine = Space(kernel, target.mode).shards()
-    if how.share:
-        mine = mine[how.share[0] - 1 :: how.share[1]]
     left = [shard for shard in mine if shard.number not in ledger.lines]
     begin(
         target.id,
