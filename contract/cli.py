@@ -146,6 +146,8 @@ def _judge(
     from contract.progress import progress
 
     options = run_options(arguments, config, loaded)
+    if options.last_failed:
+        runner.refuse_failures_elsewhere(options, checks, chosen)
     with progress(len(chosen), arguments.color, arguments.quiet > 0) as on_result:
         report = runner.run(chosen, options, on_result, server)
     for name in select.unregistered(config.require, checks):

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,12 +193,6 @@ class _Run:
             if chosen:
                 self.notes.append(f"{len(chosen)} of {len(self.checks)} checks failed last time")
                 return chosen
-            if failed:
-                first = min(failed)
-                raise UsageError(
-                    f"--lf: none of the {len(failed)} checks that failed last time is in this run ({first} is one); name the"
-                    " file that declares them, or leave --lf out"
-                )
             self.notes.append("nothing failed last time: all checks are run")
         if self.options.fresh or self.options.update_records:
             return list(self.checks)
@@ -335,6 +329,26 @@ def _unjudged(check: Check, outcome: str, detail: str, options: RunOptions) -> C
         required=check.required,
         reproduce=replay(check.id, options),
     )
+
+
+def refuse_failures_elsewhere(
+    options: RunOptions, checks: Sequence[Check], chosen: Sequence[Check]
+) -> None:
+    """With --lf, everything would be run where all that failed is of files that are not here.
+
+    Args:
+        checks, chosen: what is here, and what of it is selected.
+
+    Raises:
+        UsageError: naming one of what failed.
+    """
+    failed = receipts.last_failed(Store(options.store_root))
+    elsewhere = sorted(failed - {check.id for check in checks})
+    if elsewhere and failed.isdisjoint(check.id for check in chosen):
+        raise UsageError(
+            f"--lf: {elsewhere[0]} failed last time ({len(elsewhere)} in all), and no file that is here declares it; name the"
+            " file, or leave --lf out"
+        )
 
 
 def replay(check_id: str, options: RunOptions) -> str:

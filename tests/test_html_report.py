@@ -153,7 +153,7 @@ def test_it_says_what_was_checked_what_failed_and_what_to_run_next() -> None:
     assert "3 of 9\nrow 7" in text
     assert "Again: contract run a/once/torch/stress --seed 5" in text
     assert "triton is not installed: 1 check of triton" in text
-    assert "contract run --lf: everything that was not good" in text
+    assert "contract run --lf --seed 5: everything that was not good" in text
     assert "libraries.torch2.13.0" in text
     assert "libraries.tritonabsent" in text
     assert "0 of 2kernels pass; 1 fail, 1 not run" in text

@@ -136,11 +136,6 @@ def test_a_red_kernel_ends_1_its_row_is_kept_and_replayed_first(
     assert list(outcomes().values()).count("fail") == 1
     assert len(outcomes()) < 6
 
-    # what failed is of another kernel than those that are named
-    code, _, err = contract_run("scaled,sign=minus", "--lf")
-    assert code == 4
-    assert f"checks that failed last time is in this run ({TORCH}/" in err
-
     shutil.copy(SUITE / "scaled.py", path)
     code, out, _ = contract_run(f"{TORCH}/stress", "--lf")
     assert code == 0
@@ -448,3 +443,21 @@ def test_a_killed_run_leaves_no_process_and_its_rerun_gives_the_whole_report(
         # the 2 that do not run are stored, and judged again
         assert report("again.json")["summary"]["from_receipts"] >= moment - 2
         shutil.rmtree(project / ".contract")
+
+
+def test_lf_does_not_run_everything_where_the_file_of_what_failed_is_not_named(
+    project: Path, contract_run: Run
+) -> None:
+    mine = project / "mine.py"
+    mine.write_text(
+        "import contract\n\n\n"
+        '@contract.implementation("scaled", name="mine", profile="two_step")\n'
+        "def mine(x, s):\n    return x * 0\n"
+    )
+    ids = f"{TORCH.removesuffix('torch')}mine/shapes"
+    assert contract_run("mine.py", ids)[0] == 1
+    code, _, err = contract_run("--lf")
+    assert code == 4
+    assert f"--lf: {ids} failed last time (1 in all), and no file that is here declares it" in err
+    code, out, _ = contract_run("mine.py", "--lf")
+    assert (code, "1 of " in out) == (1, True)
