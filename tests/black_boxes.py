@@ -86,3 +86,40 @@ def hangs(x: torch.Tensor) -> torch.Tensor:
 def hoards(x: torch.Tensor) -> torch.Tensor:
     kept = torch.ones(1 << 33, dtype=torch.float64)
     return kept[: x.numel()].reshape(x.shape).to(torch.bfloat16)
+
+
+def _two_step(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * weight
+
+
+def one_wrong(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """One element of each call, which is far less than the share that an explanation may leave."""
+    out = _two_step(x, weight, eps)
+    out[0, 0] = 0.0
+    return out
+
+
+def llama_like(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Takes whatever stands for its weight, a number too."""
+    return _two_step(x, weight, eps)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Another formula than that of an RMS norm."""
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, None, eps) + 0.25
+
+
+def raises(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    raise RuntimeError("no kernel image for this device")
+
+
+def every_step(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """An eager formula: each of its steps is a tensor of x's format."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def every_step_softmax(logits: torch.Tensor) -> torch.Tensor:
+    raised = torch.exp(logits - logits.amax(-1, keepdim=True))
+    return raised / raised.sum(-1, keepdim=True)

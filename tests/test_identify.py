@@ -58,8 +58,21 @@ def test_noise_is_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (code, found["explained"]) == (1, False)
     said = capsys.readouterr().out
     assert "no explanation" in said
-    assert "not explained: " in said
+    assert " outputs are refused, the first: " in said
     assert not found["code"]
+
+
+def test_one_wrong_element_of_each_call_is_named_and_no_clean_explanation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--given", "x=bf16", "--given", "gain=w")
+    code, found = identified(tmp_path, f"{BOXES}:one_wrong", "rms_norm", *given)
+    assert (code, found["explained"], found["best"]["profile"]) == (1, True, "two_step")
+    assert found["share_confirmed"] > 0.999
+    assert f"# {found['refused']} of {found['compared']:,} outputs were refused" in found["code"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    counts = f"but {found['refused']} of {found['compared']:,} outputs are refused"
+    assert f"two_step, gain=w, {counts}, the first: exact d=64: out[0, 0]: got 0x0000" in last
 
 
 @pytest.mark.parametrize(

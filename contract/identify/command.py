@@ -17,7 +17,7 @@ from contract.declare import Contract
 from contract.engines import GPU, HOST, devices
 from contract.errors import ContractError, UsageError
 from contract.identify import words
-from contract.identify.found import FAULTS, Asked, Found, look
+from contract.identify.found import FAULTS, Asked, look
 from contract.identify.hypotheses import signatures
 from contract.judge_process import COMPILING, settle
 from contract.worker import Worker
@@ -44,7 +44,7 @@ def identify(arguments: argparse.Namespace, config: Config) -> int:
             found = look(signature, asked, worker, _asking(worker, asked))
             results.append(found)
             print("\n".join(words.lines(found, asked.target, asked.engine)), flush=True)
-    print(_summary(results, asked, contract))
+    print(words.summary(results, asked.target, contract.name))
     if arguments.json:
         from contract.store import atomic_write_text
 
@@ -132,17 +132,6 @@ def _stated(contract: Contract, given: dict[str, str]) -> dict[str, str]:
         stated = ", ".join(f"{k}={v}" for k, v in given.items())
         raise UsageError(f"--given {stated}: no kernel of {contract.name} is like that")
     return given
-
-
-def _summary(results: Sequence[Found], asked: Asked, contract: Contract) -> str:
-    taken = [found for found in results if found.taken]
-    explained = [found for found in taken if found.explained]
-    if not taken:
-        return f"{asked.target} is no {contract.name}: it takes none of {len(results)} sets of operands"
-    if len(explained) < len(taken):
-        return f"no explanation for {len(taken) - len(explained)} of {len(taken)} sets of operands that it takes"
-    said = dict.fromkeys(f.best.hypothesis.words() for f in explained if f.best is not None)
-    return f"{asked.target} is {contract.name}: {'; '.join(said)}"
 
 
 __all__ = ["ContractError", "identify"]

@@ -89,6 +89,16 @@ class Found:
             and min(self.best.share, self.confirmed.share) >= ENOUGH
         )
 
+    @property
+    def refused(self) -> int:
+        """Outputs of both halves that the best hypothesis does not allow."""
+        return sum(fit.refused for fit in (self.best, self.confirmed) if fit is not None)
+
+    @property
+    def clean(self) -> bool:
+        """Whether it is explained to the last output: a share of them may be one wrong element in each call."""
+        return self.explained and not self.refused
+
 
 def look(
     signature: Signature,

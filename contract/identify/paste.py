@@ -38,6 +38,10 @@ def code(found: Found, target: str, engine: str = "host") -> str:
     stated = "".join(f", {key}={value!r}" for key, value in hypothesis.kernel.parameters.items())
     runs = f', engine="{engine}"' if engine != "host" else ""
     lines += ["", "", *body]
+    if found.refused:
+        lines += [
+            f"# {found.refused:,} of {found.compared:,} outputs were refused: `contract run` of this is red where they are met"
+        ]
     lines += [
         f'@contract.implementation("{kernel}", profile="{profile}", name="{_label(target)}"{runs}{stated})',
         f"def {_function(name)}({_arguments(hypothesis.kernel)}):",

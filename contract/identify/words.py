@@ -55,8 +55,7 @@ def _body(found: Found) -> list[str]:
             f"the nearest: {words}",
             f"  {shares}",
         ]
-    if best.refused or other.refused:
-        said += [f"  {line}" for line in _unexplained(found)]
+    said += [f"  {line}" for line in refused(found)]
     if found.alike:
         said.append(f"no input tells it apart from: {_named([h.words() for h in found.alike])}")
     if found.also:
@@ -83,20 +82,25 @@ def _width(fit: Fit) -> str:
     return f"it allows {2.0**fit.width:.3g} values for an output, in the geometric mean"
 
 
-def _unexplained(found: Found) -> list[str]:
-    """The first output that the best hypothesis does not explain."""
+def refused(found: Found) -> list[str]:
+    """How many outputs the best hypothesis does not allow, the first of them and what it was computed from; none: []."""
+    if not found.refused:
+        return []
     assert found.best is not None
-    for probe in found.probes:
-        ranges = fits.ranges_of(found.best.hypothesis, probe)
-        if ranges is None:
-            continue
-        masks = refusals(ranges, probe.outputs)
-        if any(mask.any() for mask in masks.values()):
-            shown = diagnose.element_lines(
-                found.best.hypothesis.kernel, probe.case, probe.outputs, ranges, masks
-            )
-            return [f"not explained: {shown[0]}", *shown[1:]]
-    return []
+    assert found.confirmed is not None
+    verdicts = (*found.best.verdicts, *found.confirmed.verdicts)
+    probe = next(p for p, v in zip(found.probes, verdicts, strict=True) if v.refused.any())
+    ranges = fits.ranges_of(found.best.hypothesis, probe)
+    assert ranges is not None
+    shown = diagnose.element_lines(
+        found.best.hypothesis.kernel,
+        probe.case,
+        probe.outputs,
+        ranges,
+        refusals(ranges, probe.outputs),
+    )
+    counts = f"{found.refused:,} of {found.compared:,} outputs"
+    return [f"{counts} are refused, the first: {shown[0]}", *shown[1:]]
 
 
 def _apart(found: Found, apart: Apart) -> list[str]:
@@ -148,6 +152,7 @@ def _signature(found: Found, target: str, engine: str) -> dict[str, Any]:
         "not_taken": found.not_taken,
         "fault": found.fault,
         "explained": found.explained,
+        "refused": found.refused,
     }
     if found.best is None or found.confirmed is None or found.binding is None:
         return said
@@ -188,6 +193,24 @@ def _hypothesis(fit: Fit) -> dict[str, Any]:
 
 
 def exit_code(results: Sequence[Found]) -> int:
-    """0 where at least one signature is taken, and all that are taken are explained; 1 else."""
+    """0 where at least one signature is taken, and all outputs of those that are taken are explained; 1 else."""
     taken = [found for found in results if found.taken]
-    return 0 if taken and all(found.explained for found in taken) else 1
+    return 0 if taken and all(found.clean for found in taken) else 1
+
+
+def summary(results: Sequence[Found], target: str, kernel: str) -> str:
+    """The last line: what the black box is, and which of its outputs say otherwise."""
+    taken = [found for found in results if found.taken]
+    explained = [found for found in taken if found.explained]
+    if not taken:
+        return f"{target} is no {kernel}: it takes none of {len(results)} sets of operands"
+    if len(explained) < len(taken):
+        return f"no explanation for {len(taken) - len(explained)} of {len(taken)} sets of operands that it takes"
+    said = dict.fromkeys(_named_with_refused(found) for found in explained)
+    return f"{target} is {kernel}: {'; '.join(said)}"
+
+
+def _named_with_refused(found: Found) -> str:
+    assert found.best is not None
+    name = found.best.hypothesis.words()
+    return name if found.clean else f"{name}, but {refused(found)[0]}"
