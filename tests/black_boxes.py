@@ -106,6 +106,16 @@ def llama_like(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tenso
     return _two_step(x, weight, eps)
 
 
+class Weighted:
+    """Built with its weight."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return _two_step(x, self.weight, self.eps)
+
+
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Another formula than that of an RMS norm."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, None, eps) + 0.25

@@ -238,6 +238,27 @@ def test_operand_without_a_place_is_said() -> None:
     assert candidates(kernel, unbound, {}, {"d": 8}) == ([], "its bias is no operand")
 
 
+def test_name_of_an_operand_that_is_absent_is_never_guessed() -> None:
+    kernel = signatures(registry.get("rms_norm"), {"x": "bf16", "gain": "none"})[0].first
+    sizes = {"rows": 2, "d": 8}
+    said = facts(("x", True), ("weight", True), ("eps", True))
+    assert candidates(kernel, said, {}, sizes) == ([], "its `weight` is no operand here")
+    stated, why = candidates(kernel, said, {"weight": "1.0"}, sizes)
+    assert (dict(stated[0].keywords)["weight"], why) == ("1.0", "")
+    # nor does it take the operand that is there by its place
+    assert candidates(kernel, facts(("weight", False)), {}, sizes) == ([], "takes no x")
+
+
+@pytest.mark.parametrize("name", ["llama_like", "Weighted"])
+def test_set_without_an_operand_that_the_target_names_is_not_taken(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--given", "x=bf16", "--given", "gain=none")
+    code, found = identified(tmp_path, f"{BOXES}:{name}", "rms_norm", *given)
+    assert (code, found["not_taken"]) == (1, "its `weight` is no operand here")
+    assert "no explanation" not in capsys.readouterr().out
+
+
 def test_expressions_are_numbers_words_and_names_of_the_call() -> None:
     names = {"x": np.zeros(3), "d": 8}
     assert evaluate("(d,)", names) == (8,)

@@ -82,6 +82,12 @@ def candidates(
     return _named(kernel, facts["parameters"], operands, scalars, given, sizes, base)
 
 
+def absent(kernel: Kernel) -> list[str]:
+    """Operands of the contract that this kernel does not read: what takes one of their names is no kernel of these."""
+    own = {o.name for o in (*kernel.inputs(), *kernel.outputs())}
+    return [o.name for o in kernel.contract.operands if o.name not in own]
+
+
 def _unnamed(
     operands: list[str], scalars: list[str], given: Mapping[str, str], base: Mapping[str, Any]
 ) -> list[Binding]:
@@ -105,6 +111,10 @@ def _named(
     base: Mapping[str, Any],
 ) -> tuple[list[Binding], str]:
     real = [p for p in parameters if not p["kind"].startswith("VAR_")]
+    others = [p["name"] for p in real if p["name"] in absent(kernel) and p["name"] not in given]
+    if needing := [p["name"] for p in real if p["required"] and p["name"] in others]:
+        return [], f"its `{needing[0]}` is no operand here"
+    real = [p for p in real if p["name"] not in others]
     opened = any(p["kind"] == "VAR_POSITIONAL" for p in parameters)
     known = {*operands, *scalars, *kernel.parameters}
     bound = {

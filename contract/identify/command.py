@@ -17,6 +17,7 @@ from contract.declare import Contract
 from contract.engines import GPU, HOST, devices
 from contract.errors import ContractError, UsageError
 from contract.identify import words
+from contract.identify.binding import absent
 from contract.identify.found import FAULTS, Asked, look
 from contract.identify.hypotheses import signatures
 from contract.judge_process import COMPILING, settle
@@ -81,6 +82,7 @@ def _asking(worker: Worker, asked: Asked) -> Any:
             "scalars": dict(case.scalars),
             "sizes": dict(case.shape),
             "shapes": {o.name: list(np.shape(case.operands[o.name])) for o in kernel.inputs()},
+            "absent": absent(kernel),
         }
         reply = worker.call("contract.identify.target:describe", payload, {})
         if reply.outcome in FAULTS:

@@ -48,7 +48,7 @@ def describe(
 
     Args:
         payload: {"target", "arguments": name -> expression, "scalars": names, "sizes": dim -> size, "shapes": operand ->
-            shape}.
+            shape, "absent": operands of the contract that are none here}.
 
     Returns:
         "refused": why it is no target, or ""; "parameters": its arguments, None where it does not say; "state":
@@ -201,6 +201,8 @@ def _constructed(
         and p.name not in fixed
         and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
+    if others := [name for name in missing if name in payload["absent"]]:
+        raise UsageError(f"its `{others[0]}` is no operand here")
     values = {**payload["sizes"], **payload["scalars"]}
     tried = list(guesses(payload["sizes"], set(payload["shapes"])))
     choices = itertools.islice(itertools.product(tried, repeat=len(missing)), GUESSES)
