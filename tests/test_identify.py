@@ -75,6 +75,41 @@ def test_one_wrong_element_of_each_call_is_named_and_no_clean_explanation(
     assert f"two_step, gain=w, {counts}, the first: exact d=64: out[0, 0]: got 0x0000" in last
 
 
+def test_another_formula_is_far_and_has_no_runner_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--given", "x=bf16", "--given", "gain=w")
+    code, found = identified(tmp_path, f"{BOXES}:layer_norm", "rms_norm", *given)
+    assert (code, found["far"], found["runner_up"], found["apart"]) == (1, True, None, None)
+    said = capsys.readouterr().out
+    assert "far from every hypothesis of this contract, probably another formula" in said
+    assert "nearest" not in said
+    assert "told apart" not in said
+
+
+def test_runner_up_has_its_shares_of_the_same_halves_as_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--given", "x=bf16", "--given", "gain=w")
+    _, found = identified(tmp_path, f"{BOXES}:llama_like", "rms_norm", *given)
+    halves = found["runner_up_share_confirmed"], found["runner_up"]["share"]
+    shown = "{:.3f} % ({:.3f} %)".format(*(100 * share for share in halves))
+    runner = next(x for x in capsys.readouterr().out.splitlines() if "runner-up: " in x)
+    assert runner.endswith(f": {shown}")
+
+
+def test_target_that_raises_is_not_said_to_be_no_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--given", "x=bf16")
+    code, found = identified(tmp_path, f"{BOXES}:raises", "rms_norm", *given)
+    assert (code, found["raised"]) == (1, True)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("no answer: ")
+    assert "raised an exception with 1 of 2 sets of operands, and takes none of the others" in last
+    assert "RuntimeError: no kernel image for this device" in last
+
+
 @pytest.mark.parametrize(
     ("name", "words", "more"),
     [

@@ -13,7 +13,7 @@ from contract.endpoints import Freedom
 from contract.errors import UsageError
 from contract.identify import fit as fits
 from contract.identify.binding import Binding, candidates
-from contract.identify.fit import ENOUGH, Fit, Probe
+from contract.identify.fit import ENOUGH, NEAR, Fit, Probe
 from contract.identify.hypotheses import Hypothesis, Signature, first_round, order_words
 from contract.identify.target import BINDING, NAME
 from contract.judge import Subject
@@ -51,17 +51,19 @@ class Found:
 
     Attributes:
         not_taken: why the black box is no kernel of these operands, or "".
+        raised: whether that is what it raised, every way that it was called.
         fault: how its process ended, or "".
         best: the best hypothesis on the inputs it was chosen on, confirmed: the same on the others.
         alike: hypotheses with the same ranges on all inputs; also: others that refuse nothing that the best
             allows.
-        runner_up: the next one that refuses something, on both halves.
+        runner_up: the next one that refuses something, runner_up_confirmed: the same on the other inputs.
         tried, compared: hypotheses, and output elements of both halves.
         readings: narrower reading of the explanation -> the share that it explains.
     """
 
     signature: Signature
     not_taken: str = ""
+    raised: bool = False
     fault: str = ""
     binding: Binding | None = None
     best: Fit | None = None
@@ -69,6 +71,7 @@ class Found:
     alike: list[Hypothesis] = field(default_factory=list)
     also: list[Fit] = field(default_factory=list)
     runner_up: Fit | None = None
+    runner_up_confirmed: Fit | None = None
     apart: fits.Apart | None = None
     tried: int = 0
     compared: int = 0
@@ -81,13 +84,21 @@ class Found:
         return not self.not_taken
 
     @property
+    def share(self) -> float:
+        """Share of the output bits that the best hypothesis explains, on the half where it explains fewer."""
+        if self.best is None or self.confirmed is None:
+            return 0.0
+        return min(self.best.share, self.confirmed.share)
+
+    @property
     def explained(self) -> bool:
         """Whether the best hypothesis explains enough of the bits on both halves of the inputs."""
-        return (
-            self.best is not None
-            and self.confirmed is not None
-            and min(self.best.share, self.confirmed.share) >= ENOUGH
-        )
+        return self.share >= ENOUGH
+
+    @property
+    def far(self) -> bool:
+        """Whether no hypothesis comes near."""
+        return self.share < NEAR
 
     @property
     def refused(self) -> int:
@@ -167,12 +178,13 @@ def _bind(
     if not ways:
         found.not_taken = why
         return
-    said = ""
+    said, found.raised = "", True
     for way in ways:
         outcome, detail, _, _ = subject.call(case, _launch(way))
         if not outcome:
-            found.binding = way
+            found.binding, found.raised = way, False
             return
+        found.raised = found.raised and outcome == "crash"
         if outcome in ("timeout", "out_of_memory") or "signal" in detail:
             found.fault = f"{outcome.replace('_', ' ')}: {detail} ({case.label})"
             return
@@ -208,6 +220,9 @@ def _compare(
     found.compared = found.best.compared + (found.confirmed.compared if found.confirmed else 0)
     if found.confirmed is None:
         return
+    if found.far:
+        # which of two that explain next to nothing comes closer says nothing
+        return
     both = _joined(found.best, found.confirmed)
     for one in ranked[1:]:
         if one.ranges == found.best.ranges:
@@ -218,14 +233,14 @@ def _compare(
         if not _refuses(one, found.best):
             found.also.append(one)
         elif found.runner_up is None:
-            second = fits.on(one.hypothesis, others)
-            found.runner_up = None if second is None else _joined(one, second)
-    against = found.runner_up
+            found.runner_up_confirmed = fits.on(one.hypothesis, others)
+            found.runner_up = None if found.runner_up_confirmed is None else one
+    against, second = found.runner_up, found.runner_up_confirmed
     if against is None and found.also:
-        second = fits.on(found.also[0].hypothesis, others)
-        against = None if second is None else _joined(found.also[0], second)
-    if against is not None:
-        found.apart = fits.apart(both, against, found.probes)
+        against = found.also[0]
+        second = fits.on(against.hypothesis, others)
+    if against is not None and second is not None:
+        found.apart = fits.apart(both, _joined(against, second), found.probes)
     if found.explained:
         found.readings = _readings(found.best.hypothesis, chosen[:READ_PROBES])
 

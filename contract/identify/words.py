@@ -28,7 +28,8 @@ def lines(found: Found, target: str, engine: str) -> list[str]:
     if found.fault:
         return [f"{head}: no explanation: {found.fault}"]
     if found.not_taken:
-        return [f"{head}: not taken: {found.not_taken}"]
+        why = "it raised " if found.raised else ""
+        return [f"{head}: not taken: {why}{found.not_taken}"]
     said = [f"{head}:", *(f"  {line}" for line in _body(found))]
     pasted = code(found, target, engine)
     if pasted:
@@ -47,6 +48,14 @@ def _body(found: Found) -> list[str]:
         f"{percent(other.share)} of the bits explained on inputs not used for the fit"
         f" ({percent(best.share)} on those that were; {counts})"
     )
+    if found.far:
+        return [
+            *said,
+            "no explanation: far from every hypothesis of this contract, probably another formula or another kernel",
+            f"the least far explains {percent(other.share)} of the bits ({counts}): {words}",
+            *(f"  {line}" for line in refused(found)),
+            *found.notes,
+        ]
     if found.explained:
         said += [f"best explanation: {words}", f"  {shares}", f"  {_width(best)}"]
     else:
@@ -62,9 +71,11 @@ def _body(found: Found) -> list[str]:
         said.append(
             f"explain no less, with other ranges: {_named([f.hypothesis.words() for f in found.also])}"
         )
-    if found.runner_up is not None:
-        runner = found.runner_up
-        said.append(f"runner-up: {runner.hypothesis.words()}: {percent(runner.share)}")
+    if found.runner_up is not None and found.runner_up_confirmed is not None:
+        runner, confirmed = found.runner_up, found.runner_up_confirmed
+        said.append(
+            f"runner-up: {runner.hypothesis.words()}: {percent(confirmed.share)} ({percent(runner.share)})"
+        )
     if found.apart is not None:
         said += _apart(found, found.apart)
     exact = [name for name, share in found.readings.items() if share == 1.0]
@@ -150,6 +161,7 @@ def _signature(found: Found, target: str, engine: str) -> dict[str, Any]:
     said: dict[str, Any] = {
         "operands": found.signature.words(),
         "not_taken": found.not_taken,
+        "raised": found.raised,
         "fault": found.fault,
         "explained": found.explained,
         "refused": found.refused,
@@ -164,7 +176,11 @@ def _signature(found: Found, target: str, engine: str) -> dict[str, Any]:
         "share_confirmed": found.confirmed.share,
         "alike": [h.words() for h in found.alike],
         "wider": [_hypothesis(f) for f in found.also],
+        "far": found.far,
         "runner_up": None if found.runner_up is None else _hypothesis(found.runner_up),
+        "runner_up_share_confirmed": (
+            None if found.runner_up_confirmed is None else found.runner_up_confirmed.share
+        ),
         "apart": None if found.apart is None else _apart(found, found.apart),
         "tried": found.tried,
         "compared": found.compared,
@@ -202,6 +218,14 @@ def summary(results: Sequence[Found], target: str, kernel: str) -> str:
     """The last line: what the black box is, and which of its outputs say otherwise."""
     taken = [found for found in results if found.taken]
     explained = [found for found in taken if found.explained]
+    raised = [found for found in results if found.raised]
+    if not taken and raised:
+        sets = "all" if len(raised) == len(results) else f"{len(raised)} of"
+        rest = "" if len(raised) == len(results) else ", and takes none of the others"
+        return (
+            f"no answer: {target} raised an exception with {sets} {len(results)} sets of operands{rest};"
+            f" the first: {raised[0].not_taken}"
+        )
     if not taken:
         return f"{target} is no {kernel}: it takes none of {len(results)} sets of operands"
     if len(explained) < len(taken):
