@@ -13,6 +13,7 @@ from contract.availability import packages
 from contract.declare import Contract, Operand, Profile, Scalar, Shape, scope
 from contract.engines.placement import TORCH_TYPES
 from contract.errors import UsageError
+from contract.suggest import suggest
 
 #: formats whose codes lie in a wider or an untyped tensor
 CARRIED = ("int4", "uint4", "e2m1", "e8m0")
@@ -114,11 +115,7 @@ def show_lines(name: str) -> list[str]:
     # an id is shown as its contract
     name = name.partition("/")[0].partition(",")[0]
     if name not in registry.contracts():
-        import difflib
-
-        known = list(registry.contracts())
-        near = difflib.get_close_matches(name, known, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known[:8])}"
+        hint = suggest(name, registry.contracts(), "contract list")
         raise UsageError(f"no contract {name!r}; {hint}")
     contract = registry.get(name)
     colon = ": " if contract.summary else ""

@@ -21,6 +21,7 @@ from contract.declare import GATE_NAMES, Contract, Control, Implementation, Laun
 from contract.engines import HOST
 from contract.errors import DeclarationError
 from contract.held import TwoStep
+from contract.suggest import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
 Item = TypeVar("Item", Implementation, Control)
@@ -353,11 +354,9 @@ def get(kernel: str) -> Contract:
             raise DeclarationError(
                 f"no contract {kernel!r}, which is an id: give {name!r} and {', '.join(given)}"
             )
-        import difflib
-
-        near = difflib.get_close_matches(kernel, _contracts, 3) or sorted(_contracts)[:8]
+        hint = suggest(kernel, _contracts, "contract list")
         raise DeclarationError(
-            f"no contract {kernel!r}; did you mean {', '.join(near) or 'to load a suite first'}?"
+            f"no contract {kernel!r}; {hint if _contracts else 'load a suite first'}"
         )
     return _contracts[kernel]
 

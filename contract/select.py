@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from contract.engines import HOST
 from contract.errors import UsageError
+from contract.suggest import suggest
 
 if TYPE_CHECKING:
     from contract.suites import Registered, Target
@@ -144,16 +145,7 @@ def _on_engine(check: Check, engines: Sequence[str]) -> bool:
 def _refuse_unknown(kind: str, asked: Iterable[str], known: set[str]) -> None:
     for name in asked:
         if name not in known:
-            raise UsageError(f"no {kind} {name!r}; {_suggest(name, known)}")
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, 3)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    more = ", ..." if len(known) > 8 else ""
-    return f"there are {', '.join(known[:8]) or 'none'}{more}"
+            raise UsageError(f"no {kind} {name!r}; {suggest(name, known)}")
 
 
 def _named(name: str, checks: Sequence[Check], registered: Registered | None) -> set[str]:
@@ -174,7 +166,7 @@ def _named(name: str, checks: Sequence[Check], registered: Registered | None) ->
         # a folder that a kernel's name hides is there
         neither = "" if Path(name).exists() else ", and no file or folder of that name"
         raise UsageError(
-            f"no check {name!r}{neither}; {_suggest(prefix, _prefixes(prefix, checks))}"
+            f"no check {name!r}{neither}; {suggest(prefix, _prefixes(prefix, checks))}"
         )
     return ids
 

@@ -132,8 +132,24 @@ def _stated(contract: Contract, given: dict[str, str]) -> dict[str, str]:
             raise UsageError(f"--given {name}: {contract.name} has {', '.join(known)}")
     if not signatures(contract, given):
         stated = ", ".join(f"{k}={v}" for k, v in given.items())
-        raise UsageError(f"--given {stated}: no kernel of {contract.name} is like that")
+        there = "; ".join(f"{name} is {' or '.join(_values(contract, name))}" for name in given)
+        raise UsageError(f"--given {stated}: no kernel of {contract.name} is like that; {there}")
     return given
+
+
+def _values(contract: Contract, name: str) -> list[str]:
+    """Of a parameter or of an operand's format, over all kernels of the contract."""
+    kernels = [kernel for signature in signatures(contract, {}) for kernel in signature.kernels]
+    if name in contract.parameters:
+        return list(dict.fromkeys(kernel.parameters[name] for kernel in kernels))
+    operand = next(o for o in contract.operands if o.name == name)
+    return list(
+        dict.fromkeys(
+            kernel.format(operand).name
+            for kernel in kernels
+            if operand in (*kernel.inputs(), *kernel.outputs())
+        )
+    )
 
 
 __all__ = ["ContractError", "identify"]
