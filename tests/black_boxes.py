@@ -130,6 +130,6 @@ def every_step(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tenso
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def every_step_softmax(logits: torch.Tensor) -> torch.Tensor:
-    raised = torch.exp(logits - logits.amax(-1, keepdim=True))
+def every_step_softmax(x: torch.Tensor) -> torch.Tensor:
+    raised = torch.exp(x - x.amax(-1, keepdim=True))
     return raised / raised.sum(-1, keepdim=True)

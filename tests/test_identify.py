@@ -15,6 +15,7 @@ from contract.cli import main
 from contract.config import read_config
 from contract.errors import UsageError
 from contract.identify.binding import candidates
+from contract.identify.every_step import every_step
 from contract.identify.expressions import evaluate, rewritten
 from contract.identify.hypotheses import first_round, second_round, signatures
 from contract.orders import Tree
@@ -96,6 +97,32 @@ def test_runner_up_has_its_shares_of_the_same_halves_as_the_best(
     shown = "{:.3f} % ({:.3f} %)".format(*(100 * share for share in halves))
     runner = next(x for x in capsys.readouterr().out.splitlines() if "runner-up: " in x)
     assert runner.endswith(f": {shown}")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "given"),
+    [("every_step", "rms_norm", ("gain=w",)), ("every_step_softmax", "softmax", ())],
+)
+def test_formula_that_rounds_every_step_is_found(
+    tmp_path: Path, name: str, kernel: str, given: tuple[str, ...]
+) -> None:
+    options = [part for one in ("x=bf16", *given) for part in ("--given", one)]
+    code, found = identified(tmp_path, f"{BOXES}:{name}", kernel, *options)
+    assert (code, found["best"]["every_step"], found["refused"]) == (0, "bf16", 0)
+    assert found["best"]["changes"][-1] == "every step rounded to bf16"
+    # a profile that rounds at its points leaves a good part of the outputs
+    assert found["runner_up"]["share"] < 0.995
+    assert not found["code"]
+
+
+def test_every_step_is_no_hypothesis_where_formats_are_wide_or_no_step_is_seen() -> None:
+    def offered(kernel: str, **given: str) -> list[str]:
+        signature = signatures(registry.get(kernel), given)[0]
+        return [h.changes[-1] for h in every_step(signature, [{}])]
+
+    assert offered("rms_norm", x="bf16", gain="w") == ["every step rounded to bf16"]
+    assert offered("rms_norm", x="fp32") == []
+    assert offered("cast", source="fp32", to="bf16") == []
 
 
 def test_target_that_raises_is_not_said_to_be_no_kernel(

@@ -16,6 +16,7 @@ import numpy as np
 
 from contract import inputs
 from contract.case import Case, Kernel, scalars_of, take_rows
+from contract.identify.every_step import rounding_every_step
 from contract.identify.hypotheses import Hypothesis, Signature, second_round
 from contract.interval import Array
 from contract.judge import Outputs
@@ -188,20 +189,25 @@ def ranges_of(
             hypothesis.kernel,
             case,
             hypothesis.options,
-            prepare=_prepared(observing(hypothesis.kernel, probe.outputs), reading),
+            prepare=_prepared(hypothesis, observing(hypothesis.kernel, probe.outputs), reading),
         )
     except Exception:  # noqa: BLE001 - a reference may say anything of what its contract does not declare
         return None
 
 
-def _prepared(stages: Prepare | None, reading: Callable[[Any], None] | None) -> Prepare | None:
-    if reading is None:
+def _prepared(
+    hypothesis: Hypothesis, stages: Prepare | None, reading: Callable[[Any], None] | None
+) -> Prepare | None:
+    setups = [reading] if reading is not None else []
+    setups += [rounding_every_step(hypothesis.every)] if hypothesis.every else []
+    if not setups:
         return stages
 
     def prepare(made: Any, where: Mapping[str, slice]) -> None:
         if stages is not None:
             stages(made, where)
-        reading(made)
+        for setup in setups:
+            setup(made)
 
     return prepare
 

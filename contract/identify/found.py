@@ -13,6 +13,7 @@ from contract.endpoints import Freedom
 from contract.errors import UsageError
 from contract.identify import fit as fits
 from contract.identify.binding import Binding, candidates
+from contract.identify.every_step import every_step
 from contract.identify.fit import ENOUGH, NEAR, Fit, Probe
 from contract.identify.hypotheses import Hypothesis, Signature, first_round, order_words
 from contract.identify.target import BINDING, NAME
@@ -148,7 +149,8 @@ def look(
     scalars = fits.fixed_scalars(kernel, found.binding.fixed, asked.scalars, facts["numbers"])
     listed = first_round(signature, scalars)
     found.notes += listed.notes
-    _compare(found, listed.hypotheses, probes[0], probes[1])
+    hypotheses = [*listed.hypotheses, *every_step(signature, scalars)]
+    _compare(found, hypotheses, probes[0], probes[1])
     return found
 
 

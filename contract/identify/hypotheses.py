@@ -37,12 +37,14 @@ class Hypothesis:
         options: one value each.
         scalars: values of the scalars that the black box fixes.
         base: the declared profile that it differs least from.
+        every: the format that every step is rounded to (contract.identify.every_step), or "".
     """
 
     kernel: Kernel
     options: Mapping[str, Any]
     scalars: Mapping[str, float]
     base: Profile
+    every: str = ""
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -61,6 +63,7 @@ class Hypothesis:
             *(tuple(sorted(table.items(), key=lambda item: item[0])) for table in tables),
             tuple((name, str(order)) for name, order in sorted(p.orders.items())),
             p.keeps_subnormals,
+            self.every,
         )
 
     @cached_property
@@ -84,6 +87,8 @@ class Hypothesis:
                 found.append(f"option {option}={value}")
         if not is_declared(self.kernel):
             found.append(f"the profile is {scope(self.base)}")
+        if self.every:
+            found.append(f"every step rounded to {self.every}")
         return tuple(found)
 
     @property
@@ -216,7 +221,7 @@ def first_round(signature: Signature, scalars: Sequence[Mapping[str, float]]) ->
                     f"{kernel.id}: too many subsets of points to try all: up to {FEW} changed at once, and all dropped"
                 )
             for chosen, options, fixed in itertools.product(
-                points, _all_options(kernel.contract), scalars
+                points, option_choices(kernel.contract), scalars
             ):
                 one = _made(kernel, {"points": chosen}, options, fixed, declared)
                 if one.key not in seen:
@@ -225,7 +230,8 @@ def first_round(signature: Signature, scalars: Sequence[Mapping[str, float]]) ->
     return found
 
 
-def _all_options(contract: Contract) -> list[dict[str, Any]]:
+def option_choices(contract: Contract) -> list[dict[str, Any]]:
+    """Every combination of the values of all options."""
     keys = list(contract.options)
     return [
         dict(zip(keys, values, strict=True))
@@ -247,7 +253,7 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
     choices = {p: [own[p]] if p in vacuous else values for p, values in choices.items()}
     # an output's last point stores it: the format is the signature's
     choices = {p: [own[p]] if p in last else values for p, values in choices.items()}
-    if math.prod(map(len, choices.values())) * max(1, len(_all_options(kernel.contract))) <= MOST:
+    if math.prod(map(len, choices.values())) * max(1, len(option_choices(kernel.contract))) <= MOST:
         return [
             {**own, **dict(zip(choices, values, strict=True))}
             for values in itertools.product(*choices.values())
@@ -266,7 +272,9 @@ def _assignments(kernel: Kernel, declared: Sequence[Profile]) -> tuple[list[dict
 
 def second_round(hypothesis: Hypothesis, *, sums: bool = True) -> Iterator[Hypothesis]:
     """The same with one point, or all of them, rounded another way, one more point rounded, or one sum in a narrow
-    accumulator (where `sums`: these are executed term by term)."""
+    accumulator (where `sums`: these are executed term by term); of what rounds every step nothing else is varied."""
+    if hypothesis.every:
+        return
     profile = hypothesis.kernel.profile
     used, seen, _ = autocontrols.uses(_declared(hypothesis))
     rounded = [point for point in seen if profile.points[point] is not None]

@@ -17,8 +17,10 @@ from contract.identify.hypotheses import FOUND, Hypothesis
 
 
 def code(found: Found, target: str, engine: str = "host") -> str:
-    """Python source; empty where nothing is explained."""
+    """Python source; empty where nothing is explained, or where no profile states it: its points are not every step."""
     if not found.explained or found.best is None or found.binding is None:
+        return ""
+    if found.best.hypothesis.every:
         return ""
     hypothesis, binding = found.best.hypothesis, found.binding
     contract = hypothesis.kernel.contract

@@ -81,6 +81,10 @@ def _body(found: Found) -> list[str]:
     exact = [name for name, share in found.readings.items() if share == 1.0]
     if exact and len(exact) < len(found.readings):
         said.append(f"of narrower readings of the contract its outputs fit: {_named(exact)}")
+    if found.explained and best.hypothesis.every:
+        said.append(
+            "no code to paste: a profile rounds at the points of the reference, not at every step"
+        )
     return [*said, *found.notes]
 
 
@@ -198,6 +202,7 @@ def _hypothesis(fit: Fit) -> dict[str, Any]:
         "declared": h.declared,
         "changes": list(h.changes),
         "parameters": dict(h.kernel.parameters),
+        "every_step": h.every,
         "points": dict(h.kernel.profile.points),
         "modes": dict(h.kernel.profile.modes),
         "orders": {name: str(order) for name, order in h.kernel.profile.orders.items()},
