@@ -123,6 +123,9 @@ def test_every_step_is_no_hypothesis_where_formats_are_wide_or_no_step_is_seen()
     assert offered("rms_norm", x="bf16", gain="w") == ["every step rounded to bf16"]
     assert offered("rms_norm", x="fp32") == []
     assert offered("cast", source="fp32", to="bf16") == []
+    # nothing is computed; a variance is composed
+    assert offered("concat_rows") == []
+    assert offered("layer_norm", x="bf16") == []
 
 
 def test_target_that_raises_is_not_said_to_be_no_kernel(

@@ -78,11 +78,11 @@ def rounding_every_step(fmt: str) -> Callable[[Any], None]:
 
             return taken
 
-        def mean(x: Quantity, axis: int = -1, **more: Any) -> Quantity:
+        def mean(x: Quantity, axis: int = -1, **more: Any) -> Any:
             apart = reading.sum(x, axis, **more) / float(x.shape[axis])
             return reading.union(at_once(x, axis, **more), apart)
 
-        def function(f: str, x: Quantity, **more: Any) -> Quantity:
+        def function(f: str, x: Quantity, **more: Any) -> Any:
             once = one_step(f, x, **more)
             if inside or f != "rsqrt":
                 return once
