@@ -14,7 +14,7 @@ from contract.checks import Check, collect_checks
 from contract.config import RunOptions, read_config
 from contract.results import CheckResult
 from contract.rowbook import RowBook
-from contract.runner import _Run
+from contract.runner import _Run, replay
 from contract.store import Store
 
 Run = Callable[..., tuple[int, str, str]]
@@ -92,10 +92,14 @@ def test_a_finished_check_is_taken(
     project: Path, checks: dict[str, Check], name: str, outcome: str, compared: int
 ) -> None:
     run = run_of(project, checks[name])
-    done = result(checks[name], outcome, outputs_compared=compared)
+    # another command line judged it first
+    done = result(
+        checks[name], outcome, outputs_compared=compared, reproduce="contract run other.py"
+    )
     receipts.remember(run.store, run.key_of[name], done)
     assert run._from_store() == []
-    assert run.results == {name: dataclasses.replace(done, from_receipt=True)}
+    again = replay(name, run.options)
+    assert run.results == {name: dataclasses.replace(done, from_receipt=True, reproduce=again)}
     assert run.store.unreadable == []
 
 

@@ -276,7 +276,7 @@ def test_an_implementation_of_no_contract_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        ("implementation('absent')", "no contract 'absent'; did you mean name?"),
+        ("implementation('absent')", "no contract 'absent'; there are name"),
         ("implementation('name/twice')", "no contract 'name/twice', which is an id: give 'name' and"),
         ("implementation('name', profile='twice')", "contract name: no profile 'twice'; profiles are"),
         ("implementation('name', form='tanh')", "implementation f: name has no parameters; take form= out"),
