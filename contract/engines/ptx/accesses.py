@@ -266,17 +266,22 @@ def load(program: Program, instruction: Instruction) -> Run:
     return run
 
 
+def _places(b: Batch, parts: list[Any], size: int) -> Array | None:
+    """Where several accesses of all lanes lie; None where they are not made at once."""
+    if not several.fit(b, len(parts)):
+        return None
+    return several.placed(
+        b, several.stacked(b, [address(b) for _, address, _ in parts], np.uint64), size
+    )
+
+
 def _loads(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
     """Several loads from shared memory of one type."""
     members = [member for member, *_ in parts]
     count = len(parts)
 
     def run(b: Batch) -> bool:
-        if not several.fit(b, count):
-            return False
-        at = several.placed(
-            b, several.stacked(b, [address(b) for _, address, _ in parts], np.uint64), size
-        )
+        at = _places(b, parts, size)
         if at is None or not several.shared_read(b, members, at, size):
             return False
         values = b.shared.take(at, dtype, k).reshape(count, b.lanes, k)
@@ -417,14 +422,9 @@ def store(program: Program, instruction: Instruction) -> Run:
 def _stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[[Batch], bool]:
     """Several stores to shared memory of one size."""
     members = [member for member, *_ in parts]
-    count = len(parts)
 
     def run(b: Batch) -> bool:
-        if not several.fit(b, count):
-            return False
-        at = several.placed(
-            b, several.stacked(b, [address(b) for _, address, _ in parts], np.uint64), size
-        )
+        at = _places(b, parts, size)
         if at is None or several.shared_write(b, members, at, size) is None:
             return False
         b.shared.put(at, _values(b, parts, dtype, k))
