@@ -22,8 +22,8 @@ else:
     torch, tl = lazy("torch"), lazy("triton.language")
     libdevice = lazy("triton.language.extra.libdevice")
 
-#: Columns of q and k at a time, and columns of v that a program takes.
-DEPTH, VALUES = 64, 128
+#: Columns of q and k at a time, columns of v that a program takes, and rows of v at a time.
+DEPTH, VALUES, SLOTS = 64, 128, 64
 
 
 @jit
@@ -54,7 +54,7 @@ def scores_kernel(
     slot = (chunk * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
     used = slot < tl.load(length_at + row)
     total = tl.zeros((BLOCK_G, BLOCK_K), tl.float32)
-    for first in tl.static_range(0, D, BLOCK_D):
+    for first in range(0, D, BLOCK_D):
         column = first + tl.arange(0, BLOCK_D)
         q = tl.load(
             q_at + row * q_row + (head * group + member)[:, None] * q_head + column[None, :],
@@ -93,9 +93,10 @@ def values_kernel(
     CHUNKS: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ) -> None:
-    """Weights of one chunk and key head, rounded to v's format, times v; their unrounded sum."""
+    """Weights of one chunk and key head, rounded to v's format, times v; their unrounded sum. BLOCK_S slots at a time."""
     parts = tl.cdiv(d, BLOCK_V)
     chunk, head, row = tl.program_id(0) // parts, tl.program_id(1), tl.program_id(2).to(tl.int64)
     column = tl.program_id(0) % parts * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -111,21 +112,26 @@ def values_kernel(
     top = tl.max(tops, 1)
     # without a score so far the maximum is -inf, and -inf - -inf no weight
     base = tl.where(top == float("-inf"), 0.0, top)
-    slot = (chunk * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
-    mask = inside[:, None] & (slot < slots)[None, :]
-    s = tl.load(scores_at + line[:, None] * slots + slot[None, :], mask, other=float("-inf"))
-    weights = libdevice.exp(s - base[:, None])
-    # what an unused slot holds may be NaN
-    v = tl.load(
-        v_at + row * v_row + head * v_head + slot[:, None] * v_slot + column[None, :],
-        (slot < tl.load(length_at + row))[:, None] & (column < d)[None, :],
-        other=0.0,
-    )
-    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    length = tl.load(length_at + row)
+    total = tl.zeros((BLOCK_G,), tl.float32)
+    out = tl.zeros((BLOCK_G, BLOCK_V), tl.float32)
+    for first in range(0, BLOCK_K, BLOCK_S):
+        slot = (chunk * BLOCK_K + first + tl.arange(0, BLOCK_S)).to(tl.int64)
+        mask = inside[:, None] & (slot < slots)[None, :]
+        s = tl.load(scores_at + line[:, None] * slots + slot[None, :], mask, other=float("-inf"))
+        weights = libdevice.exp(s - base[:, None])
+        total += tl.sum(weights, 1)
+        # what an unused slot holds may be NaN
+        v = tl.load(
+            v_at + row * v_row + head * v_head + slot[:, None] * v_slot + column[None, :],
+            (slot < length)[:, None] & (column < d)[None, :],
+            other=0.0,
+        )
+        out = tl.dot(weights.to(v.dtype), v, out, input_precision="ieee")
     at = parts_at + (line * chunks + chunk)[:, None] * d + column[None, :]
     tl.store(at, out, inside[:, None] & (column < d)[None, :])
     if tl.program_id(0) % parts == 0:
-        tl.store(sums_at + line * chunks + chunk, tl.sum(weights, 1), inside)
+        tl.store(sums_at + line * chunks + chunk, total, inside)
 
 
 @jit
@@ -214,7 +220,7 @@ def launch(
     kernels[1][(chunks * -(-d // wide), kv, rows)](
         scores, tops, v, length, parts, sums,
         slots, d, group, chunks, v.stride(0), v.stride(1), v.stride(2),
-        CHUNKS=1 << (chunks - 1).bit_length(), BLOCK_V=wide, **tile,
+        CHUNKS=1 << (chunks - 1).bit_length(), BLOCK_S=min(SLOTS, block), BLOCK_V=wide, **tile,
     )  # fmt: skip
     kernels[2][(rows, heads)](
         tops, parts, sums, length, out, lse, heads, d, chunks, out.stride(0), out.stride(1), BLOCK_V=padded
