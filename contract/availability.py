@@ -13,7 +13,7 @@ _TRITON_READY = "contract.engines.triton_ready"
 
 
 def modules(requires: Iterable[str]) -> tuple[str, ...]:
-    """What a worker imports: those of what is required that can be imported, and what goes with them."""
+    """What a worker imports: those of what is required that can be imported, and what goes with them; Triton first."""
     found: dict[str, None] = {}
     for name in requires:
         # launches of CUDA C++ are captured together with Triton's, where it is installed
@@ -21,7 +21,8 @@ def modules(requires: Iterable[str]) -> tuple[str, ...]:
             found[_TRITON_READY] = None
         elif name != NVCC:
             found[name] = None
-    return tuple(found)
+    # so that what needs more than Triton begins like what needs Triton alone
+    return tuple(sorted(found, key=lambda name: name != _TRITON_READY))
 
 
 def packages(requires: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from contract import registry
+from contract.availability import modules
 from contract.checks import Check
 from contract.inputs import size_of
 
@@ -17,7 +18,7 @@ class Jobs:
 
     A judge keeps to one contract while it lasts, because the kernels of a contract share workers. The most expensive
     contract comes first, so that no long one is left for the end; those that need libraries come when the others are
-    done, because the libraries are imported meanwhile.
+    done, and those that need several last, because the libraries are imported meanwhile.
     """
 
     def __init__(self, checks: Iterable[Check]) -> None:
@@ -50,7 +51,7 @@ class Jobs:
         return min(
             self._left,
             key=lambda name: (
-                any(check.requires for job in self._left[name] for check in job),
+                max(len(modules(check.requires)) for job in self._left[name] for check in job),
                 self._taken[name] > 0,
                 -sum(map(_cost, self._left[name])),
                 name,

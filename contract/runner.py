@@ -159,7 +159,10 @@ class _Run:
                 self.server.close()
             self.server = start_server()
         self.server.preload(*_preload(self.options))
-        for imports in dict.fromkeys(modules(check.requires) for check in todo):
+        # short ones first: what begins with the same modules goes on from there
+        for imports in sorted(
+            {modules(check.requires) for check in todo}, key=lambda m: (len(m), m)
+        ):
             if imports:
                 self.server.prepare(imports)
         jobs = Jobs(todo)

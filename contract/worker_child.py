@@ -97,18 +97,23 @@ def _fork_on_request(
     gc.collect()
     gc.freeze()
     _use_huge_pages()
-    templates: dict[str, socket.socket] = {}
+    templates: dict[tuple[str, ...], socket.socket] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not data:
             (leave or functools.partial(os._exit, 0))()
-        modules = data.decode()
+        modules = tuple(json.loads(data))
         with contextlib.suppress(OSError):
-            if modules != "[]" and modules not in templates:
-                templates[modules] = _template(
-                    json.loads(modules), (control, *templates.values()), descriptors
-                )
-            passed_on = modules in templates and _pass_on(templates[modules], descriptors)
+            # one that begins with the same modules goes on from there
+            first = max(
+                (n for n in range(1, len(modules) + 1) if modules[:n] in templates), default=0
+            )
+            if modules and not first:
+                first = len(modules)
+                templates[modules] = _template(modules, (control, *templates.values()), descriptors)
+            passed_on = modules and _pass_on(
+                templates[modules[:first]], modules[first:], descriptors
+            )
             if descriptors and not passed_on and os.fork() == 0:
                 for other in (control, *templates.values()):
                     other.close()
@@ -156,11 +161,11 @@ def _template(
     return ours
 
 
-def _pass_on(template: socket.socket, descriptors: list[int]) -> bool:
-    """Whether the template is there to take the order."""
+def _pass_on(template: socket.socket, modules: Sequence[str], descriptors: list[int]) -> bool:
+    """Whether the template is there to take the order, with the modules that it has not imported."""
     try:
-        if descriptors:
-            socket.send_fds(template, [b"[]"], descriptors)
+        if descriptors or modules:
+            socket.send_fds(template, [json.dumps(modules).encode()], descriptors)
     except OSError:
         # It ended: what it should import breaks, or starts threads. The worker imports for itself.
         return False

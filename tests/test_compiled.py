@@ -15,7 +15,7 @@ import torch
 
 from contract.compiled import amdgcn, cuobjdump, elf, occupancy, ptxas, read
 from contract.compiled.architectures import AMD_NAMES, ARCHITECTURES, CUDA_NAMES, Amd, cuda, find
-from contract.compiled.faults import Disagreement, Unreadable
+from contract.compiled.faults import Disagreement, Refused, Unreadable
 from contract.engines import nvcc
 from contract.engines.capture import CapturedLaunch
 from contract.engines.cuda_launch import Kernel
@@ -275,6 +275,38 @@ def test_what_ptxas_said_when_triton_ran_it_is_kept_with_the_cubin(
     )  # fmt: skip
     with pytest.raises(Disagreement, match=f"softcap.* on {architecture}: ptxas.* gives other code"):  # fmt: skip
         read.resources_of(found[0], architecture, folder / "third")
+
+
+def test_what_an_assembler_does_not_take_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from contract.engines.triton_launch import TritonSource
+    from contract.kernels.triton.w4_gemv_planes import gemv, launch
+
+    found: list[CapturedLaunch] = []
+    words = torch.zeros(8, 16, dtype=torch.int32)
+    scales, zeros = torch.ones(8, 1).bfloat16(), torch.zeros(8, 1, dtype=torch.uint8)
+    with capturing(found.append, cache=folder):
+        a = torch.zeros(1, 128, dtype=torch.int16)
+        launch(gemv, a, words, scales, zeros, "signed", torch.bfloat16)
+    with pytest.raises(Refused, match=r"does not compile: AMD LLVM .*: AMD assembler rejected"):
+        read.resources_of(found[-1], "gfx942", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(TritonSource, "compiled_for", lambda *_: pytest.fail("compiled again"))
+        with pytest.raises(Refused, match=r"does not compile: AMD LLVM .*: AMD assembler rejected"):
+            read.resources_of(found[-1], "gfx942", folder)
+    # what fails for another reason may not fail the next time
+
+    def failed(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TritonSource, "compiled_for", failed)
+        with pytest.raises(RuntimeError, match="no memory"):
+            read.resources_of(found[-1], "gfx950", folder)
+    with pytest.raises(Refused):
+        read.resources_of(found[-1], "gfx950", folder)
 
 
 @needs_nvcc

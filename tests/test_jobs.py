@@ -94,6 +94,15 @@ def test_contracts_that_need_libraries_come_last(register: Register) -> None:
     ]  # fmt: skip
 
 
+def test_contracts_that_need_several_libraries_come_last_of_all(register: Register) -> None:
+    register("needs_two", 64, ("library", "another"))
+    register("needs_one", 1, ("library",))
+    register("small", 1)
+    assert [name for name in order(Jobs(collect_checks())) if "," not in name] == [
+        "small", "needs_one", "needs_two",
+    ]  # fmt: skip
+
+
 def test_a_contract_that_no_judge_is_at_comes_before_one_that_is_shared(
     register: Register,
 ) -> None:

@@ -611,6 +611,32 @@ def test_a_library_is_imported_for_those_that_name_it(library: Path) -> None:
     assert found[0] != found[1]
 
 
+def test_more_libraries_are_imported_on_top_of_those_that_are_there(library: Path) -> None:
+    more = "import library\ndef both(p, a): return {'first': library.PID, 'second': PID}, {}\n"
+    library.with_name("other.py").write_text(IMPORTED + more)
+    with worker_with("library") as one, worker_with("library", "other") as two:
+        first = one.call("library:pids", {}, {}).payload["imported"]
+        found = two.call("other:both", {}, {}).payload
+        again = two.call("other:pids", {}, {}).payload
+    assert found["first"] == first
+    assert len({first, found["second"], again["own"]}) == 3
+
+
+@pytest.mark.parametrize("more", ["raise OSError('no device')", "os._exit(3)"])
+def test_what_cannot_be_imported_on_top_is_left_to_the_worker(library: Path, more: str) -> None:
+    library.with_name("other.py").write_text(IMPORTED + more)
+    with worker_with("library") as one, worker_with("library", "other") as two:
+        first = one.call("library:pids", {}, {}).payload["imported"]
+        for _ in range(2):
+            assert two.call("library:pids", {}, {}).outcome == "ok"
+            outcome = two.call("other:pids", {}, {}).outcome
+            assert outcome == ("exception" if "raise" in more else "crash")
+            two.close()
+        one.close()
+        # what they share is there for the next
+        assert one.call("library:pids", {}, {}).payload["imported"] == first
+
+
 def test_what_an_import_starts_ends_with_its_template(library: Path) -> None:
     more = "import subprocess; CHILD = subprocess.Popen(['sleep', '777']).pid\n"
     more += "def child(payload, arrays): return {'pid': CHILD}, {}\n"

@@ -11,3 +11,7 @@ class Unreadable(ContractError):
 
 class Disagreement(ContractError):
     """Two ways of reading one number gave two; the message names every value."""
+
+
+class Refused(ContractError):
+    """Code that an assembler does not take, whoever runs it again; the message is the assembler's."""

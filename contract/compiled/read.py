@@ -17,7 +17,7 @@ from typing import Any
 
 from contract.compiled import amdgcn, cuobjdump, elf, ptxas
 from contract.compiled.architectures import Amd, Cuda, find
-from contract.compiled.faults import Disagreement, Unreadable
+from contract.compiled.faults import Disagreement, Refused, Unreadable
 from contract.engines.capture import CapturedLaunch, MissingCompiler
 from contract.engines.tools import tool_version
 from contract.engines.triton_cache import ptxas_log
@@ -32,6 +32,8 @@ AMD_RESOURCES = (
     "vgprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "private_bytes", "threads",
 )  # fmt: skip
 _SCHEMA = 2
+# What Triton's AMD backend says of assembly that LLVM wrote and does not take, as of instructions of another vendor.
+_REJECTED = "assembler rejected"
 
 
 def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
     Raises:
         Disagreement: two readings differ.
         Unreadable: a tool is missing, refuses the code, or writes what is not understood.
+        Refused: the assembler does not take the code; that is kept, too.
     """
     limits = find(architecture)
     identity = _identity(launch, limits)
@@ -56,21 +59,30 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
     place = cache / "resources" / key[:2] / f"{key}.json"
     try:
         kept = json.loads(place.read_text())
-        if kept["digest"] == digest(kept["found"]):
-            return dict(kept["found"])
+        found = dict(kept["found"]) if kept["digest"] == digest(kept["found"]) else {}
     except (OSError, ValueError, TypeError, KeyError):
         # absent, or damaged: it is made again
-        pass
-    if isinstance(limits, Amd):
-        counted = _amd(launch, limits, cache)
-    elif launch.language == "triton":
-        counted = _triton(launch, limits, cache)
-    else:
-        counted = _cuda(launch, limits, cache)
-    found = {**identity, **counted}
-    place.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(place, json.dumps({"found": found, "digest": digest(found)}, sort_keys=True))
+        found = {}
+    if not found:
+        found = {**identity, **_counts(launch, limits, cache)}
+        text = json.dumps({"found": found, "digest": digest(found)}, sort_keys=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(place, text)
+    if "refused" in found:
+        raise Refused(found["refused"])
     return found
+
+
+def _counts(launch: CapturedLaunch, limits: Cuda | Amd, cache: Path) -> dict[str, Any]:
+    """What is counted, or {"refused": why there is nothing to count}."""
+    try:
+        if isinstance(limits, Amd):
+            return _amd(launch, limits, cache)
+        if launch.language == "triton":
+            return _triton(launch, limits, cache)
+        return _cuda(launch, limits, cache)
+    except Refused as error:
+        return {"refused": str(error)}
 
 
 def _identity(launch: CapturedLaunch, limits: Cuda | Amd) -> dict[str, Any]:
@@ -234,7 +246,12 @@ def _cuobjdump() -> Path | None:
 def _amd(launch: CapturedLaunch, limits: Amd, cache: Path) -> dict[str, Any]:
     if launch.language != "triton":
         raise Unreadable(f"{launch.function}: CUDA C++ is not compiled for {limits.name}")
-    compiled = launch.source.compiled_for(limits.name, cache)
+    try:
+        compiled = launch.source.compiled_for(limits.name, cache)
+    except RuntimeError as error:
+        if _REJECTED in str(error):
+            raise Refused(f"does not compile: {error}"[:300]) from None
+        raise
     readings = amdgcn.readings(compiled.asm["amdgcn"])
     agreed(launch.function, limits.name, readings)
     code, size = elf.code(compiled.asm["hsaco"])
