@@ -58,7 +58,55 @@ def test_a_race_in_shared_memory_is_a_fault_with_both_instructions(name: str) ->
     assert "block (0, 0, 0)" in str(caught.value)
 
 
-def test_what_one_warp_does_needs_no_barrier() -> None:
+# %r7 and %r5: the address of the next lane's and of the same lane's 64 lanes on; {} as above
+LANES = {
+    "read after write": ("st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r7];", "bar.warp.sync -1;", "", "read is not ordered after `st.shared"),
+    "a barrier of the block": ("st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r7];", "bar.sync 0;", "", "read is not"),
+    "a barrier of one warp's threads": (
+        "setp.lt.u32 %p2, %r0, 32; st.shared.u32 [%r4], %r0; {} ld.shared.u32 %r6, [%r7];", "@%p2 bar.sync 1, 32; @!%p2 bar.sync 2, 32;", "@%p2 bar.sync 1, 32;", "read is not"),
+    "the own value, and not the next lane's": ("st.shared.u32 [%r4], %r0; ld.shared.u32 %r6, [{}];", "%r4", "%r7", "read is not"),
+    "a shuffle orders no memory": (
+        "st.shared.u32 [%r4], %r0; shfl.sync.idx.b32 %r8, %r0, 0, 31, -1; {} ld.shared.u32 %r6, [%r7];", "bar.warp.sync -1;", "", "read is not"),
+    "write after read": (
+        "st.shared.u32 [%r4], %r0; bar.sync 0; ld.shared.u32 %r6, [%r7]; {} st.shared.u32 [%r4], 99;", "bar.warp.sync -1;", "", "write is not ordered after `ld.shared"),
+    "write after a read of many": (
+        "st.shared.u32 [%r4], %r0; bar.sync 0; and.b32 %r8, %r4, -128; ld.shared.u32 %r6, [%r8]; {} and.b32 %r9, %r0, 31; setp.eq.u32 %p2, %r9, 31; @%p2 st.shared.u32 [%r8], 99;",
+        "bar.warp.sync -1;", "", "write is not ordered after `ld.shared"),
+    "write after write": ("st.shared.u32 [%r4], 7; {} st.shared.u32 [%r7], 8; mov.u32 %r6, 0;", "bar.warp.sync -1;", "", "write is not ordered after `st.shared"),
+    "one half of the warp": (
+        "and.b32 %r9, %r0, 31; setp.lt.u32 %p2, %r9, 16; st.shared.u32 [%r4], %r0; @%p2 bar.warp.sync 0xffff; @!%p2 bar.warp.sync {}; xor.b32 %r7, %r4, 4; ld.shared.u32 %r6, [%r7];",
+        "0xffff0000", "0xffff0000; st.shared.u32 [%r4], 5", "read is not ordered after `st.shared"),
+    "in a loop, the next round's write": (
+        "mov.u32 %r8, 0; L: add.u32 %r9, %r8, %r0; st.shared.u32 [%r4], %r9; bar.warp.sync -1; ld.shared.u32 %r6, [%r7]; {}add.u32 %r8, %r8, 1; setp.lt.u32 %p2, %r8, 3; @%p2 bra L;", "bar.warp.sync -1;", "", "write is not ordered after `ld"),
+    "two loads and two stores": (
+        "st.shared.u32 [%r4], %r0; st.shared.u32 [%r4+512], %r0; {} ld.shared.u32 %r6, [%r7]; ld.shared.u32 %r8, [%r7+512]; add.u32 %r6, %r6, %r8;", "bar.warp.sync -1;", "", "read is not"),
+    "an asynchronous copy": (
+        "cp.async.ca.shared.global [%r4], [%e0], 4; cp.async.wait_all; {} ld.shared.u32 %r6, [%r7];", "bar.warp.sync -1;", "", "read is not ordered after `cp.async.wait_all"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LANES)
+@pytest.mark.parametrize("block", [32, 64])
+def test_a_race_between_lanes_of_one_warp_is_a_fault(name: str, block: int) -> None:
+    body, legal, wrong, said = LANES[name]
+    if block == 32 and wrong.startswith("@%p2 bar.sync 1"):
+        wrong = ""
+    following = "add.u32 %r7, %r0, 1; and.b32 %r7, %r7, 31; and.b32 %r8, %r0, -32; or.b32 %r7, %r7, %r8; shl.b32 %r7, %r7, 2; add.u32 %r7, %r7, %r2;"
+    body = f"{SHARED} {following} mov.u32 %r6, 0; {body} {OUT}"
+    run(body.replace("{}", legal), out(block), block=block)
+    with pytest.raises(PtxFault, match="race in shared memory") as caught:
+        run(body.replace("{}", wrong), out(block), block=block)
+    assert said in str(caught.value)
+    assert "of another lane of its warp: bar.warp.sync, __syncwarp() in CUDA, orders them" in str(caught.value)  # fmt: skip
+
+
+def test_lanes_that_write_what_is_there_do_not_race() -> None:
+    body = f"{SHARED} st.shared.u32 [s], 5; st.shared.u32 [s], 5; bar.sync 0; ld.shared.u32 %r6, [s]; {OUT}"
+    run(body, got := out(32))
+    assert (got == 5).all()
+
+
+def test_what_one_lane_does_needs_no_barrier() -> None:
     run(f"{SHARED} st.shared.u32 [%r4], %r0; ld.shared.u32 %r6, [%r4]; {OUT}", out(), block=64)
 
 

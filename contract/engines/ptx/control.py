@@ -135,9 +135,12 @@ def _barrier(program: Program, instruction: Instruction, number: int) -> Run:
     parts = [p for p in instruction.parts if p not in ("cta", "aligned")]
     operands = list(instruction.operands)
     if parts == ["warp", "sync"]:
-        return _guarded(
-            instruction, number, lambda b, m: b.schedule.go(number + 1, m.lanes, m.count)
-        )
+
+        def together(b: Batch, m: Mask) -> None:
+            b.order.lanes(np.unique(b.warp[m.lanes]))
+            b.schedule.go(number + 1, m.lanes, m.count)
+
+        return _guarded(instruction, number, together)
     kind = parts[0] if parts else ""
     modes: dict[str, list[list[str]]] = {
         "sync": [[]],
@@ -216,6 +219,7 @@ def _arrivals(
             expected[b.owner[lanes]] = threads[lanes]
         if threads is not None and predicate is None and bool((threads[lanes] == WARP).all()):
             # each warp completes it by itself
+            b.order.lanes(np.unique(b.warp[lanes]))
             b.schedule.go(number + 1, lanes, mine.count)
             continue
         asked = None

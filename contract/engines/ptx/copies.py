@@ -24,7 +24,7 @@ from contract.engines.ptx.accesses import (
     unsupported,
     where,
 )
-from contract.engines.ptx.batch import Batch, Mask
+from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import Constant, Instruction, Kin, Memory, Program, Register
 from contract.engines.ptx.noting import note_read, note_write
 from contract.engines.ptx.races import SharedShadow
@@ -102,7 +102,7 @@ class Copies:
         shared.flight[g] = False
         by = lanes if each == 1 else np.repeat(lanes, each)
         assert isinstance(shared.shadow, SharedShadow)
-        shared.shadow.mark_write(g, b.local_warp[by], b.order.tick(b.now))
+        shared.shadow.mark_write(g, b.local_warp[by], by % WARP, b.order.tick(b.now))
         shared.put(at, data)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx.batch import Batch
+from contract.engines.ptx.batch import WARP, Batch
 from contract.engines.ptx.faults import PtxFault
 from contract.engines.ptx.memory import Bytes, Region, Space
 from contract.engines.ptx.races import SharedShadow, Unordered
@@ -45,7 +45,7 @@ def _note_read(
     warp = b.grid_warp[by]
     found: list[Unordered] = []
     if isinstance(shadow, SharedShadow):
-        found = shadow.unordered(g, b.warp[by], order, write=False, atomic=strong)
+        found = shadow.unordered(g, b.warp[by], by % WARP, order, write=False, atomic=strong)
     else:
         assert shadow is not None
         if strong:
@@ -58,7 +58,7 @@ def _note_read(
     if racing is not None:
         g, by, warp = g[~racing], by[~racing], warp[~racing]
     if isinstance(shadow, SharedShadow):
-        shadow.mark_read(g, b.local_warp[by], time)
+        shadow.mark_read(g, b.local_warp[by], by % WARP, time)
     else:
         shadow.mark_read(g, warp, time, order.warps)
 
@@ -125,8 +125,10 @@ def note_write(
     time = order.tick(b.now)
     by = lanes if each == 1 else np.repeat(lanes, each)
     _landed(b, memory, g, by, "writes")
-    who = b.warp[by] if isinstance(shadow, SharedShadow) else b.grid_warp[by]
-    found = shadow.unordered(g, who, order, write=True, atomic=atomic)
+    if isinstance(shadow, SharedShadow):
+        found = shadow.unordered(g, b.warp[by], by % WARP, order, write=True, atomic=atomic)
+    else:
+        found = shadow.unordered(g, b.grid_warp[by], order, write=True, atomic=atomic)
     for one in found:
         differs = changed() if each == 1 else np.repeat(changed(), each)
         chosen = differs[one.at]
@@ -137,7 +139,7 @@ def note_write(
             raise PtxFault(_race(b, memory, "write", int(by[one.at[0]]), one))
         _racing_write(b, memory, g, by, one)
     if isinstance(shadow, SharedShadow):
-        shadow.mark_write(g, b.local_warp[by], time, atomic=atomic)
+        shadow.mark_write(g, b.local_warp[by], by % WARP, time, atomic=atomic)
     else:
         shadow.mark_write(g, b.grid_warp[by], time, order.warps, atomic)
 
@@ -156,6 +158,8 @@ def _race(b: Batch, memory: Bytes, kind: str, lane: int, one: Unordered) -> str:
     who = int(one.who[0])
     shared = isinstance(memory, Space)
     other = f"warp {who}" if shared else b.warp_of_grid(who)
+    if shared and who == b.local_warp[lane]:
+        other = "another lane of its warp: bar.warp.sync, __syncwarp() in CUDA, orders them"
     space = "shared" if shared else "global"
     return (
         f"{b.where()}: a race in {space} memory: this {kind} is not ordered after `{earlier.text}`"

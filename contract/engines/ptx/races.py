@@ -4,6 +4,10 @@ Time is one number that grows with every access. `known[w, v]` is the time up to
 its block has done; barriers raise it. An access by another warp that is later than what is known, one of the two being
 a write, is a race; a write that leaves the bytes as they are is none, and two atomics are none.
 
+The lanes of a warp are threads, too: of shared memory an access by another lane of the own warp is a race unless a
+barrier or bar.warp.sync lies between, for either of which `met[w]` is the time. Of the lanes that read a granule the last
+one is held, or that they were several.
+
 Between blocks nothing is known, unless the one made its writes known (a fence and then an atomic or volatile access, or
 a release) and the other has since looked (an atomic, volatile or acquire access). Which variable was used for that is
 not looked at, so that of kernels that synchronise blocks some races are missed and no correct one is refused. What they
@@ -11,7 +15,9 @@ would come to, other turns of the blocks show (contract.engines.ptx.machine).
 
 What is to be made of a read that races is for contract.engines.ptx.racing to say.
 
-Source: PTX ISA, section 8 (Memory Consistency Model): data races, release and acquire patterns.
+Source: PTX ISA, section 8 (Memory Consistency Model): data races, release and acquire patterns; CUDA C++ Programming
+Guide, Independent Thread Scheduling and Warp Shuffle Functions: lanes do not go on together by themselves, and shfl.sync
+orders no memory.
 """
 
 from __future__ import annotations
@@ -27,6 +33,8 @@ Array = NDArray[Any]
 # read records of a region that nobody has written are kept unsorted up to this many accesses
 MOST_PENDING = 256
 FOREVER = np.iinfo(np.int64).max
+# for a lane: several have read
+SEVERAL = 32
 
 
 @dataclass(slots=True)
@@ -57,7 +65,10 @@ class _Marks:
 
 
 class SharedShadow(_Marks):
-    """Of each granule the last plain write, and the last read and the last atomic of each warp of the block."""
+    """Of each granule the last plain write, and the last read and the last atomic of each warp of the block.
+
+    Warps are those of the batch, lanes 0 .. 31.
+    """
 
     def __init__(self, granules: int, warps: int) -> None:
         super().__init__(granules)
@@ -65,15 +76,17 @@ class SharedShadow(_Marks):
         self.writer = np.full(granules, -1, np.int32)
         self.written = np.zeros(granules, np.int64)
         self.read = np.zeros((granules, warps), np.int64)
+        self.writing = np.zeros(granules, np.int8)
+        self.reading = np.zeros((granules, warps), np.int8)
         # made by the first atomic
         self.changed: Array | None = None
         self.last_write = self.last_read = 0
 
     def unordered(
-        self, g: Array, warp: Array, order: Order, *, write: bool, atomic: bool
+        self, g: Array, warp: Array, lane: Array, order: Order, *, write: bool, atomic: bool
     ) -> list[Unordered]:
-        """Earlier accesses of the block that are not ordered before the present ones, made by `warp` of the batch."""
-        found: list[Unordered] = []
+        """Earlier accesses of the block that are not ordered before the present ones."""
+        found = [] if atomic else self._within(g, warp, lane, order, write=write)
         # nobody is without knowledge of what was before
         floor = order.floor
         if self.last_write > floor and (written := self.written[g]).max(initial=0) > floor:
@@ -95,14 +108,51 @@ class SharedShadow(_Marks):
                 found.append(Unordered(at, who, mine[at, who], times is self.read))
         return found
 
-    def mark_read(self, g: Array, warp: Array, time: int | Array, last: int = 0) -> None:
-        """Note reads at a time, or each at its own; the latest is `last` then."""
-        self.read.reshape(-1)[g * self.warps + warp] = time
+    def _within(
+        self, g: Array, warp: Array, lane: Array, order: Order, *, write: bool
+    ) -> list[Unordered]:
+        """Earlier accesses by other lanes of the own warp."""
+        found: list[Unordered] = []
+        floor = order.met_floor
+        if self.last_write > floor and (written := self.written[g]).max(initial=0) > floor:
+            late = (written > order.met[warp]) & (self.writing[g] != lane)
+            late &= self.writer[g] == warp % self.warps
+            if late.any():
+                at = np.nonzero(late)[0]
+                found.append(Unordered(at, warp[at] % self.warps, written[at], False))
+        if write and self.last_read > floor:
+            own = g * self.warps + warp % self.warps
+            read = self.read.reshape(-1)[own]
+            late = (read > order.met[warp]) & (self.reading.reshape(-1)[own] != lane)
+            if late.any():
+                at = np.nonzero(late)[0]
+                found.append(Unordered(at, warp[at] % self.warps, read[at], True))
+        return found
+
+    def mark_read(
+        self, g: Array, warp: Array, lane: Array, time: int | Array, last: int = 0
+    ) -> None:
+        """Note reads at a time, or each at its own; the latest is `last` then. warp: of the block."""
+        at = g * self.warps + warp
+        self.read.reshape(-1)[at] = time
+        reading = self.reading.reshape(-1)
+        reading[at] = lane
+        several = reading[at] != lane
+        if several.any():
+            reading[at[several]] = SEVERAL
         self.last_read = last or int(time)
 
     def mark_write(
-        self, g: Array, warp: Array, time: int | Array, last: int = 0, *, atomic: bool = False
+        self,
+        g: Array,
+        warp: Array,
+        lane: Array,
+        time: int | Array,
+        last: int = 0,
+        *,
+        atomic: bool = False,
     ) -> None:
+        """Note writes, as `mark_read` does reads."""
         self.last_write = last or int(time)
         if atomic:
             if self.changed is None:
@@ -110,6 +160,7 @@ class SharedShadow(_Marks):
             self.changed[g, warp] = time
             return
         self.writer[g] = warp
+        self.writing[g] = lane
         self.written[g] = time
 
 
@@ -216,6 +267,8 @@ class Order:
     Attributes:
         known: (warps of the batch, warps of a block): see the module; a warp knows itself.
         floor: what every warp of the batch knows of its whole block.
+        met: (warps of the batch,): when the lanes of a warp last met.
+        met_floor: when those of all had.
     """
 
     def __init__(self, grid_blocks: int, warps: int) -> None:
@@ -226,7 +279,8 @@ class Order:
         self.fenced = np.zeros(grid_blocks, np.int64)
         self.first_warp = 0
         self.known = np.zeros((0, warps), np.int64)
-        self.floor = 0
+        self.met = np.zeros(0, np.int64)
+        self.floor = self.met_floor = 0
         self.history: list[Any] = [None, None]
 
     def tick(self, what: Any) -> int:
@@ -247,15 +301,16 @@ class Order:
         self.first_warp = first_block * self.warps
         self.known = np.zeros((blocks * self.warps, self.warps), np.int64)
         self._itself()
-        self.floor = 0
+        self.met = np.zeros(blocks * self.warps, np.int64)
+        self.floor = self.met_floor = 0
 
-    def held(self) -> tuple[int, Array, int]:
+    def held(self) -> tuple[int, Array, int, Array, int]:
         """What belongs to the batch, for when it goes on after another."""
-        return self.first_warp, self.known, self.floor
+        return self.first_warp, self.known, self.floor, self.met, self.met_floor
 
-    def resume(self, held: tuple[int, Array, int]) -> None:
+    def resume(self, held: tuple[int, Array, int, Array, int]) -> None:
         """Go on with a batch."""
-        self.first_warp, self.known, self.floor = held
+        self.first_warp, self.known, self.floor, self.met, self.met_floor = held
 
     def _itself(self) -> None:
         # row by row: the n-th warp's own column is n modulo the warps of a block
@@ -266,9 +321,17 @@ class Order:
         self.tick(None)
         if complete.all():
             self.known[:] = self.floor = self.time
+            self.met[:] = self.met_floor = self.time
         else:
             self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
+            self.met.reshape(len(complete), self.warps)[complete] = self.time
         self._itself()
+
+    def lanes(self, warps: Array) -> None:
+        """The lanes of each of these warps met, by bar.warp.sync."""
+        self.tick(None)
+        self.met[warps] = self.time
+        self.met_floor = int(self.met.min())
 
     def meet(self, warps: Array, learners: Array) -> None:
         """Some warps of one block met; the learners among them now know what all of them know."""
@@ -277,6 +340,8 @@ class Order:
         rows[np.arange(len(warps)), warps % self.warps] = self.time
         self.known[learners] = np.maximum(self.known[learners], rows.max(0))
         self._itself()
+        # who only arrived goes on
+        self.met[learners] = self.time
 
     def before(self, who: Array, when: Array, me: Array) -> Array:
         """Whether accesses of warps `who` at `when` are ordered before the present ones of `me` (warps of the grid)."""

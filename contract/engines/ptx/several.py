@@ -48,10 +48,14 @@ def placed(b: Batch, address: Array, size: int) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Of each granule that several instructions touch, one after the other: which touches it, by which lane and warp."""
+    """Of each granule that several instructions touch, one after the other: which touches it, by which lane and warp.
+
+    Lanes and warps of the batch, and those of a warp and of a block.
+    """
 
     number: Array
     lane: Array
+    local_lane: Array
     warp: Array
     local_warp: Array
 
@@ -65,7 +69,7 @@ def _places(lanes: int, warps: int, count: int, each: int) -> By:
     lane = np.repeat(np.tile(np.arange(lanes), count), each)
     warp = lane // WARP
     number = np.repeat(np.arange(count), lanes * each)
-    return By(number, lane, warp, (warp % warps).astype(np.int32))
+    return By(number, lane, (lane % WARP).astype(np.int8), warp, (warp % warps).astype(np.int32))
 
 
 def lanes(b: Batch, count: int) -> Array:
@@ -80,7 +84,7 @@ def _quiet(b: Batch, g: Array, by: By, *, write: bool) -> bool:
     assert isinstance(shadow, SharedShadow)
     if b.racing.readers or (shared.flight is not None and shared.flight[g].any()):
         return False
-    return not shadow.unordered(g, by.warp, b.order, write=write, atomic=False)
+    return not shadow.unordered(g, by.warp, by.local_lane, b.order, write=write, atomic=False)
 
 
 def shared_read(b: Batch, members: Sequence[Instruction], at: Array, size: int) -> bool:
@@ -93,7 +97,8 @@ def shared_read(b: Batch, members: Sequence[Instruction], at: Array, size: int) 
     if not shared.defined[g].all() or not _quiet(b, g, by, write=False):
         return False
     first = b.order.ticks(members)
-    shadow.mark_read(g, by.local_warp, by.number + first, first + len(members) - 1)
+    last = first + len(members) - 1
+    shadow.mark_read(g, by.local_warp, by.local_lane, by.number + first, last)
     return True
 
 
@@ -108,7 +113,8 @@ def shared_write(b: Batch, members: Sequence[Instruction], at: Array, size: int)
         return None
     shared.defined[g] = True
     first = b.order.ticks(members)
-    shadow.mark_write(g, by.local_warp, by.number + first, first + len(members) - 1)
+    last = first + len(members) - 1
+    shadow.mark_write(g, by.local_warp, by.local_lane, by.number + first, last)
     return g
 
 
