@@ -108,7 +108,7 @@ linear = register(
         awkward=(
             {"rows": 1, "k": 1, "n": 1},
             {"rows": 3, "k": 517, "n": 5},
-            {"rows": 17, "k": 65, "n": 33},
+            {"rows": 67, "k": 65, "n": 133},
         ),
         stress=(
             {"k": 64, "n": 16},

@@ -62,7 +62,7 @@ w4_gemm = register(
         awkward=(
             sized(rows=1, n=1, k=128),
             sized(rows=3, n=5, k=384),
-            sized(rows=17, n=35, k=640),
+            sized(rows=67, n=133, k=384),
         ),
         # enough outputs that the 200-bit audit, which costs a microsecond a weight, is done before the wide shapes
         stress=(sized(n=50, k=128), sized(n=50, k=128), sized(n=50, k=128), sized(n=50, k=256)),

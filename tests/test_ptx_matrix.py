@@ -175,7 +175,7 @@ def bf16_example(a: list[float], b: list[float], c: float, skew: int) -> float:
         r for x, p, kind in zip(codes, places, kinds, strict=True) for r in spread(x, p, kind)
     ]
     found = run(opcode, *registers, active=np.ones((1, 32), bool), skew=skew)
-    return float(real(decode("f32", int(gather(found, 16, "f32")[0, 0, 0]))))
+    return float(decode("f32", int(gather(found, 16, "f32")[0, 0, 0])))
 
 
 def test_a_skewed_sum_drops_what_lies_below_the_largest_term() -> None:
@@ -197,6 +197,19 @@ def test_a_skewed_sum_is_truncated_toward_zero() -> None:
     assert bf16_example([-1.0, -1.0], [2.0**23, 1.0], -(2.0**23), -1) == -(2.0**24)
     assert bf16_example([1.0, 1.0], [2.0**24, 3.0], 0.0, 0) == 2.0**24 + 4
     assert bf16_example([1.0, 1.0], [2.0**24, 3.0], 0.0, -1) == 2.0**24 + 2
+
+
+@pytest.mark.parametrize("skew", [-1, 0, 1])
+def test_a_sum_beyond_the_accumulators_range_is_an_infinity(skew: int) -> None:
+    large = 2.0**127
+    assert bf16_example([large, large], [1.0, 1.0], 0.0, skew) == float("inf")
+    assert bf16_example([large, -large], [-2.0, 0.5], 0.0, skew) == -float("inf")
+    # what comes back into range before it is rounded to the accumulator's format was never beyond it
+    assert bf16_example([large, large], [2.0, -1.0], 0.0, skew) == large
+    # below 2^128, and more than the largest number: truncated, not rounded up
+    held = float(np.finfo(np.float32).max)
+    most = bf16_example([1.0], [2.0**103], held, skew)
+    assert most == (held if skew else float("inf"))
 
 
 def test_tf32_ignores_the_low_13_bits_of_its_operands() -> None:

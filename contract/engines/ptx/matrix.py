@@ -5,7 +5,8 @@ Integer sums are exact modulo 2^32 or saturated. The order and the width of the 
 
 - skew 0: the sum of exact products and the accumulator in float64, rounded once;
 - skew -1: what `contract.orders.Mma(k)` admits: all k products and the accumulator are aligned to the largest exponent among them,
-  truncated to the accumulator's last bit there, added exactly and truncated to the result;
+  truncated to the accumulator's last bit there, added exactly and truncated to the result; beyond its range that is an
+  infinity, as nothing but .satfinite, which no float mma has, clamps a result;
 - skew 1: the same in two steps of k / 2.
 
 An fp64 sum is a chain of fused multiply-adds in the order of k; skew -1 turns the order round.
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from contract import formats
 from contract.engines.ptx.faults import PtxFault
 from contract.engines.ptx.formats import FORMATS
 from contract.engines.ptx.opcode import UNSIGNED, Array, Row, Semantics, alike, quiet
@@ -152,8 +154,13 @@ def _float_sum(a: Array, b: Array, c: Array, into: str, skew: int) -> Array:
     products = a[:, :, None, :] * np.swapaxes(b, 1, 2)[:, None, :, :]
     parts = np.split(products, 1 if skew < 0 else 2, axis=-1)
     total, bits = c, 24 if into == "f32" else 11
+    beyond = np.ldexp(1.0, np.frexp(formats.get(fmt.fmt).max)[1])
     for part in parts:
-        total = fmt.value(fmt.narrow(aligned_sum(part, total, bits), "rz")).astype(np.float64)
+        summed = aligned_sum(part, total, bits)
+        total = fmt.value(fmt.narrow(summed, "rz")).astype(np.float64)
+        over = np.abs(summed) >= beyond
+        if over.any():
+            total = np.where(over, np.copysign(np.inf, summed), total)
     return fmt.narrow(total, "rn")
 
 
