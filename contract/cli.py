@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -276,75 +275,18 @@ def _lint(arguments: argparse.Namespace) -> int:
     check_target("--json", arguments.json)
     config = read_config()
 
-    from contract.lint.command import lint
+    from contract.lint import command
 
-    found = lint(config, arguments.paths)
-    print("\n".join(found.lines()))
-    if not found.looked_at:
-        print(
-            "contract: nothing to lint: no comparison, no contract and no planted control in what was read",
-            file=sys.stderr,
-        )
-    if arguments.json:
-        from contract.store import atomic_write_text
-
-        atomic_write_text(arguments.json, json.dumps(found.as_json(), indent=1) + "\n")
-    return found.exit_code()
+    return command.run(arguments, config)
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
     check_target("--json", arguments.json)
-    if arguments.ptx:
-        for word in ("fresh", "update_records"):
-            if getattr(arguments, word):
-                raise UsageError(
-                    f"--{word.replace('_', '-')} is for changes of a source, not of PTX"
-                )
-        if arguments.count is None:
-            raise UsageError("--count all is for changes of a source; give a number for PTX")
-    config = read_config()
 
-    from contract import select, suites
-    from contract.checks import collect_checks
-    from contract.mutation import ptx, source, verdicts
+    from contract.mutation import command
 
-    for name in arguments.names:
-        select.refuse_absent(name)
-    loaded = suites.load(config, arguments.names)
-    selection = select.Selection(tuple(arguments.names), impls=tuple(arguments.impl))
-    checks = select.select(collect_checks(automatic=False), selection, loaded.chosen)
-    chosen = ptx if arguments.ptx else source
-    targets = chosen.targets(checks)
-    if chosen is source and not arguments.impl:
-        # what takes other people's packages is other people's code: by its name alone
-        targets = [check for check in targets if not check.requires]
-    if not targets:
-        kind = "of the engine ptx" if arguments.ptx else "of the host"
-        print(
-            f"contract: nothing to change: the selection has no implementation {kind}",
-            file=sys.stderr,
-        )
-        return NOTHING
-    options = RunOptions(
-        seed=config.seed if arguments.seed is None else arguments.seed,
-        timeout=config.timeout,
-        suites=loaded.payload(),
-        store_root=config.store_root,
-        fresh=arguments.fresh,
-        update_records=arguments.update_records,
-    )
-    found = []
-    for judged in chosen.judge(targets, options, arguments.count):
-        found.append(judged)
-        print("\n".join(verdicts.lines(judged)), flush=True)
-    if len(found) > 1:
-        print(verdicts.summary([result for judged in found for result in judged.results]))
-    if arguments.json:
-        from contract.store import atomic_write_text
-
-        said = verdicts.as_json(found, options.seed, chosen.GATES)
-        atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
-    return verdicts.exit_code(found)
+    command.check(arguments)
+    return command.mutate(arguments, read_config())
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -81,6 +81,11 @@ def atomic_write_text(path: str | os.PathLike[str], text: str, *, durable: bool 
     atomic_write_bytes(path, text.encode(), durable=durable)
 
 
+def atomic_write_json(path: str | os.PathLike[str], said: Any) -> None:
+    """`atomic_write_bytes` of what a command says, for other programs to read."""
+    atomic_write_text(path, json.dumps(said, indent=1) + "\n")
+
+
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = True) -> None:
     """Write a file so that no reader, and no crash, ever meets half of it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from contract.identify.binding import absent
 from contract.identify.found import FAULTS, Asked, look
 from contract.identify.hypotheses import signatures
 from contract.judge_process import COMPILING, settle
+from contract.store import atomic_write_json
 from contract.worker import Worker
 
 
@@ -47,10 +47,8 @@ def identify(arguments: argparse.Namespace, config: Config) -> int:
             print("\n".join(words.lines(found, asked.target, asked.engine)), flush=True)
     print(words.summary(results, asked.target, contract.name))
     if arguments.json:
-        from contract.store import atomic_write_text
-
         said = words.as_json(results, asked.target, contract.name, asked.engine, asked.seed)
-        atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
+        atomic_write_json(arguments.json, said)
     return words.exit_code(results)
 
 

@@ -1,9 +1,11 @@
-"""The files of a lint, and all rules on them."""
+"""`contract lint`: the files of a lint, and all rules on them."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
+import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from contract.lint import blocks, negatives, operands, plants, rows, tolerances
 from contract.lint.findings import Linted
 from contract.lint.places import contract_file
 from contract.lint.reading import Module, read
+from contract.store import atomic_write_json
 
 #: Functions that declare something of a suite.
 DECLARING = ("register", "implementation", "red", "green")
@@ -25,6 +28,20 @@ DECLARING = ("register", "implementation", "red", "green")
 TESTS = ("tests", "test")
 #: Folders that hold nobody's sources.
 SKIPPED = ("__pycache__", "build", "dist", "node_modules", "site-packages")
+
+
+def run(arguments: argparse.Namespace, config: Config) -> int:
+    """Print what is found; returns the exit code: 0 nothing, 1 something, 5 nothing was read."""
+    found = lint(config, arguments.paths)
+    print("\n".join(found.lines()))
+    if not found.looked_at:
+        print(
+            "contract: nothing to lint: no comparison, no contract and no planted control in what was read",
+            file=sys.stderr,
+        )
+    if arguments.json:
+        atomic_write_json(arguments.json, found.as_json())
+    return found.exit_code()
 
 
 def lint(config: Config, paths: Sequence[str]) -> Linted:

@@ -6,7 +6,6 @@ ledger that should be whole; 2 interrupted; 5 nothing was swept. A share (`--sha
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -20,7 +19,7 @@ from contract.config import RunOptions
 from contract.errors import UsageError
 from contract.options import check_target
 from contract.progress import outputs_progress
-from contract.store import atomic_write_text
+from contract.store import atomic_write_json
 from contract.sweeps import ledger as ledgers
 from contract.sweeps.run import (
     FAIL,
@@ -67,7 +66,7 @@ def sweep(arguments: Namespace, checks: Sequence[Check], options: RunOptions) ->
             print("\n".join(_lines(result, options)), flush=True)
     if arguments.json:
         said = {"schema": 1, "sweeps": [result.as_json() for result in results]}
-        atomic_write_text(arguments.json, json.dumps(said, indent=1) + "\n")
+        atomic_write_json(arguments.json, said)
     return _closing(results)
 
 
