@@ -16,6 +16,7 @@ from contract.judge import Bench, Failure, Outputs, Subject, same_bits
 from contract.ranges import OutputRange, case_range, option_sets, refusals
 from contract.shrink import shrink
 from contract.stages import observing
+from contract.worker_child import UNWRITTEN
 
 SHRINK_CALLS = 120
 # Larger rows are shown as they are: every step of the reducer would cost a whole launch and a whole range.
@@ -158,6 +159,8 @@ def element_lines(
         said = f"{operand.name}[{place}]: got {shown(got, out.fmt)}, allowed {allowed(lo, hi, nan, out)}"
         distance = _distance(out, index, got)
         lines = [f"{case.label}: {said}{', ' + distance if distance else ''}"]
+        if int(got) == int.from_bytes(bytes([UNWRITTEN]) * got.dtype.itemsize, "little"):
+            lines[0] += f"; all bytes {UNWRITTEN:#x}: what memory holds that nothing has written"
         lines.append(
             "operands: " + "; ".join(operand_line(kernel, case, o.name) for o in kernel.inputs())
         )

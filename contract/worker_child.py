@@ -39,7 +39,9 @@ from typing import Any, NoReturn
 from contract.shared_arrays import Array, joined, open_shared, pack_frame, plain, read_frame
 
 _INT = struct.Struct("<i")
-_M_PERTURB = -6
+_M_PERTURB, _FREED = -6, 0x5A
+#: Each byte of memory that the C library hands out, and that nobody has written (mallopt(3), M_PERTURB).
+UNWRITTEN = _FREED ^ 0xFF
 _MADV_COLLAPSE, _HUGE_BYTES = 25, 2 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 THREAD_VARIABLES = (
@@ -349,7 +351,7 @@ def _configure(config: Mapping[str, Any], output_fd: int) -> Callable[[], None]:
         torch.set_num_threads(config["threads"])
     # Freed memory must not hand a kernel that writes half its output the right values of the last call.
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_PERTURB, 0x5A)
+        ctypes.CDLL(None).mallopt(_M_PERTURB, _FREED)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if config["address_space"]:
         # What the imports have mapped already (0.6 GB with torch for CPU, 10 with CUDA's libraries)

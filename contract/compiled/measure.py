@@ -17,6 +17,7 @@ from contract.compiled.read import resources_of, source_of
 from contract.declare import Launch
 from contract.engines import host
 from contract.engines.capture import CapturedLaunch, NothingToSay, default_cache
+from contract.engines.executed import told
 from contract.engines.triton_launch import capturing
 from contract.errors import ContractError
 from contract.interval import Array
@@ -32,7 +33,8 @@ def measure(
     """Count one launch of the contract.
 
     Returns:
-        {"functions": see `functions`}: none where the implementation launches nothing. {"not_run": why} without a compiler.
+        {"functions": see `functions`}: none where the implementation launches nothing. {"not_run": why} without a compiler,
+        {"bad": why} where a launch is refused.
     """
     kernel = cases.find(payload["kernel"], payload["profile"], payload["parameters"])
     items = registry.implementations(kernel.contract.name)
@@ -46,8 +48,10 @@ def measure(
     cache = Path(payload["cache"]) if payload.get("cache") else default_cache()
     try:
         return {"functions": functions(launches(call, item.fusion, cache), cache)}, {}
-    except NothingToSay as error:
-        return {"not_run": str(error)}, {}
+    except Exception as error:
+        if said := told(error):
+            return said, {}
+        raise
 
 
 def launches(call: Any, fusion: bool | None, cache: Path, **how: Any) -> list[CapturedLaunch]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -73,15 +74,15 @@ def run(
             execution.chosen = capture.chosen
             report, outputs = host.run(payload, arrays, put=execution.placed)
     except Exception as error:
-        told = _told(error)
-        if not told:
+        said = told(error)
+        if not said:
             raise
-        return {**told, **execution.facts()}, {}
+        return {**said, **execution.facts()}, {}
     report |= execution.facts()
     if execution.failed is not None:
         # a launcher that goes on after a launch that failed
         failed = {"bad": f"{type(execution.failed).__name__}: {execution.failed}"}
-        return {**(_told(execution.failed) or failed), **execution.facts()}, {}
+        return {**(told(execution.failed) or failed), **execution.facts()}, {}
     if payload.get("texts"):
         report["texts"] = execution.texts
     report["configurations"] = max(capture.configurations.values(), default=1)
@@ -105,8 +106,8 @@ def _returns(payload: dict[str, Any], outputs: Mapping[str, Array]) -> bool:
     return any(bits.size for bits in outputs.values())
 
 
-def _told(error: Exception) -> dict[str, Any]:
-    """What a launch that failed means: nothing of the kernel, or that it is wrong; {} where it is another error."""
+def told(error: Exception) -> dict[str, Any]:
+    """What a launch that failed means: {"not_run"} nothing of the kernel, {"bad"} that it is wrong; {} for another error."""
     if isinstance(error, Unsupported | NothingToSay):
         return {"not_run": str(error)}
     if any(words in str(error) for words in _ASKS_TORCH):
@@ -114,11 +115,22 @@ def _told(error: Exception) -> dict[str, Any]:
             "bad": f"{error}: the launcher asks torch for a CUDA device, and its operands lie on the CPU here; let it ask the"
             " operands, or triton.runtime.driver.active"
         }
+    if isinstance(error, AssertionError) and (line := _asserts_cuda(error)):
+        return {
+            "bad": f"`{line}`: the launcher refuses operands that lie on the CPU, which is where they are executed; leave that"
+            " to the launch, which refuses them on a device"
+        }
     # Triton's own, for what a device would refuse
     refused = type(error).__name__ == "OutOfResources"
     if refused or isinstance(error, PtxFault | Malformed | LaunchError):
         return {"bad": str(error)}
     return {}
+
+
+def _asserts_cuda(error: Exception) -> str:
+    """The line of an assertion that asks for operands on a GPU."""
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    return line if "is_cuda" in line or ("cuda" in line and "device" in line) else ""
 
 
 class Execution:

@@ -5,7 +5,8 @@ warm-up, and what would have been launched goes to the sink. So signature, speci
 1, meta-parameters and number of warps are those that Triton itself decides. Written for Triton 3.9.
 
 An autotuned kernel is not timed: of its configurations, pruned as Triton prunes them, the one that the context names
-runs; a judge runs the wrapper once for each.
+runs; a judge runs the wrapper once for each. Those after the first run twice where Triton would time them, at the first
+launch of a key: what a kernel adds to memory that neither `restore_value` nor `reset_to_zero` names is there, then.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def capturing(
             stack.enter_context(_variable("TRITON_CACHE_DIR", own or str(folder / "triton")))
             stack.enter_context(sealed())
             stack.enter_context(_patched(capture))
+        if not native:
+            stack.enter_context(_any_device())
         yield capture
 
 
@@ -131,6 +134,30 @@ def configurations(kernel: Any) -> int:
         count *= len(getattr(kernel, "configs", ())) or 1
         kernel = getattr(kernel, "fn", None)
     return count
+
+
+@contextmanager
+def _any_device() -> Iterator[None]:
+    """`with torch.cuda.device(x.device)`, which launchers say around a launch, changes nothing and refuses nothing."""
+    import torch
+
+    real = torch.cuda.device
+    torch.cuda.device = _Device  # type: ignore[assignment,misc]  # for the calls of a launcher
+    try:
+        yield
+    finally:
+        torch.cuda.device = real  # type: ignore[misc]
+
+
+class _Device:
+    """In place of torch.cuda.device where operands lie on the CPU."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 @contextmanager
@@ -154,6 +181,7 @@ def _patched(capture: Capture) -> Iterator[None]:
 
     run, tune, state = jit.JITFunction.run, autotuner.Autotuner.run, dict(vars(driver))
     tuned: list[tuple[int, int]] = []
+    timed: set[Any] = set()
 
     def run_one(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         options["enable_fp_fusion"] = _fusion(capture, options.get("enable_fp_fusion"))
@@ -184,10 +212,17 @@ def _patched(capture: Capture) -> Iterator[None]:
         own = config.all_kwargs()
         capture.chosen[self.base_fn.__qualname__] = " ".join(f"{k}={v}" for k, v in own.items())
         chosen = {**options, **own}
-        if config.pre_hook is not None:
-            config.pre_hook({**self.nargs, **chosen})
         tuned.append((place, len(found)))
         try:
+            key = id(self), _tuning_key(self, options)
+            if place and key not in timed:
+                timed.add(key)
+                capture.chosen[self.base_fn.__qualname__] += (
+                    ", timed first as Triton's autotuner does"
+                )
+                _time(self, config, args, chosen)
+            if config.pre_hook is not None:
+                config.pre_hook({**self.nargs, **chosen})
             return self.fn.run(*args, **chosen)
         finally:
             tuned.pop()
@@ -203,6 +238,25 @@ def _patched(capture: Capture) -> Iterator[None]:
         if not capture.native:
             vars(driver).clear()
             vars(driver).update(state)
+
+
+def _tuning_key(tuner: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an autotuner remembers a configuration for: the arguments that it names, and all dtypes."""
+    given = {**tuner.nargs, **options}
+    named = [given[name] for name in tuner.keys if name in given]
+    kinds = [given[name].dtype for name in tuner.arg_names if hasattr(given.get(name), "dtype")]
+    return tuple(map(str, (*named, *kinds)))
+
+
+def _time(tuner: Any, config: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> None:
+    """A launch as an autotuner makes it to time a configuration, with its hooks, and the one after all of them."""
+    every = {**tuner.nargs, **chosen}
+    if config.pre_hook is not None:
+        config.pre_hook(every)
+    tuner.pre_hook(every)
+    tuner.fn.run(*args, **chosen)
+    tuner.post_hook(every, exception=None)
+    tuner.pre_hook(every, reset_only=True)
 
 
 @contextmanager

@@ -84,10 +84,11 @@ def _measured(bench: Bench, subject: Subject, function: str, key: str, tally: Ta
     # no automatic control is judged by resources
     assert subject.worker is not None
     reply = subject.worker.call(function, payload, dict(case.operands))
-    if reply.outcome == "ok" and not reply.payload.get("not_run"):
-        return reply.payload.get(key)
     if reply.outcome == "ok":
-        tally.stop("not_run", str(reply.payload["not_run"]))
-        return None
+        for word, outcome in (("not_run", "not_run"), ("bad", "fail")):
+            if why := reply.payload.get(word):
+                tally.stop(outcome, str(why))
+                return None
+        return reply.payload.get(key)
     tally.stop("crash" if reply.outcome == "exception" else reply.outcome, reply.detail)
     return None

@@ -65,6 +65,10 @@ def parse(source: str) -> Module:
     return _Parser(source).module()
 
 
+# what LLVM writes around inline assembly
+_BEGIN, _END = "// begin inline asm", "// end inline asm"
+
+
 class _Parser(Cursor):
     def __init__(self, source: str) -> None:
         super().__init__(source)
@@ -144,7 +148,7 @@ class _Parser(Cursor):
             while self.accept(","):
                 self.number()
         elif which == ".loc":
-            at = self.next.line
+            start, at = self.next.start, self.next.line
             file, line = self.place("a number of .loc")
             while self.next.text == "," and self.tokens[self.at + 1].text in (
                 "function_name",
@@ -157,9 +161,16 @@ class _Parser(Cursor):
                         self.number()
                 else:
                     file, line = self.place("a number of inlined_at")
-            self.found.locations.append((at, file, line))
+            # LLVM counts the lines of inline assembly on from the line that has it: the one in front is the source's
+            if not self.inline(start):
+                self.found.locations.append((at, file, line))
         else:
             self.section()
+
+    def inline(self, start: int) -> bool:
+        """Whether this place of the text lies in inline assembly, as comments tell."""
+        before = self.source.rfind(_BEGIN, 0, start)
+        return before >= 0 and self.source.find(_END, before, start) < 0
 
     def place(self, expected: str) -> tuple[int, int]:
         """The file and the line of three numbers; the third is a column."""
