@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,7 @@ def kernel(body: str) -> Callable[..., Tensor]:
 
 
 def run(
-    call: Callable[..., Any], skew: int = 0, name: str = "mine"
+    call: Callable[..., Any], skew: int = 0, name: str = "mine", configuration: int = 0
 ) -> tuple[dict[str, Any], Mapping[str, Any], Case]:
     """(report, output bits, case) of one call."""
     registry.implementation("line", name=name, engine="ptx")(call)
@@ -81,7 +83,7 @@ def run(
     case = typical_case(find("line"), SHAPE, 0)
     subject = Subject(find("line"), {"kind": "implementation", "name": name}, None)
     payload = subject.payload(case, PLAIN, "finite")
-    payload["launch"]["skew"] = skew
+    payload["launch"] |= {"skew": skew, "configuration": configuration}
     try:
         report, outputs = executed.run(payload, dict(case.operands))
     finally:
@@ -109,6 +111,82 @@ def test_a_launcher_that_asks_torch_for_a_device_is_told_what_to_ask() -> None:
 
     report, _, _ = run(call)
     assert "asks torch for a CUDA device" in report["bad"]
+
+
+def test_a_launcher_that_refuses_operands_on_the_cpu_is_told_so() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        assert x.is_cuda, "on a GPU alone"
+        return x
+
+    report, _, _ = run(call)
+    assert report["bad"].startswith('`assert x.is_cuda, "on a GPU alone"`: the launcher refuses')
+
+    def other(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        assert x.shape[0] < 0, "another reason"
+        return x
+
+    with pytest.raises(AssertionError, match="another reason"):
+        run(other, name="other")
+
+
+def test_a_launcher_may_choose_the_device_of_its_operands() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        with torch.cuda.device(x.device):
+            return kernel(RIGHT)(x, w, scale)
+
+    real = torch.cuda.device
+    report, outputs, case = run(call)
+    assert report["bad"] == ""
+    assert np.array_equal(outputs["out"], expected(case))
+    assert torch.cuda.device is real
+
+
+AUTOTUNED = """
+import torch
+import triton
+import triton.language as tl
+
+
+def made(**named):
+    @triton.autotune(
+        configs=[triton.Config({"BLOCK": 32}, num_warps=1), triton.Config({"BLOCK": 32}, num_warps=2)], key=["n"], **named
+    )
+    @triton.jit
+    def adds(x, w, out, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(out + at) + tl.load(x + at) * 2 + tl.load(w + at))
+
+    return adds
+
+
+plain, reset, kept = made(), made(reset_to_zero=["out"]), made(restore_value=["out"])
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", "reset", "kept", "tuned before"])
+def test_what_an_autotuner_launches_to_time_it_leaves_its_traces(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    (tmp_path / "autotuned_of_a_test.py").write_text(AUTOTUNED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("autotuned_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    adds = getattr(module, name, module.plain)
+
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        x, w, out = x.contiguous(), w.contiguous(), torch.zeros(SHAPE["rows"], SHAPE["d"])
+        if name == "tuned before":
+            adds[(1,)](x, w, torch.zeros_like(out), out.numel())
+        adds[(1,)](x, w, out, out.numel())
+        return out
+
+    for configuration in (0, 1):
+        report, outputs, case = run(call, name=f"mine{configuration}", configuration=configuration)
+        assert report["bad"] == ""
+        twice = name == "plain" and configuration == 1
+        assert np.array_equal(outputs["out"], expected(case)) != twice
+        assert ("timed first" in report["configured"]) == (configuration == 1)
 
 
 def test_launches_see_what_came_before_them() -> None:

@@ -210,3 +210,26 @@ def test_deep_nesting_is_malformed() -> None:
             parse(HEAD + f".global .u32 x = {text};")
     with pytest.raises(Malformed):
         parse(source("{" * 5000, 1))
+
+
+def test_lines_that_inline_assembly_counts_on_are_none_of_the_source() -> None:
+    found = parse(
+        """.version 8.0
+        .target sm_80
+        .address_size 64
+        .file 1 "k.py"
+        .entry k() {
+            .reg .b32 %r<3>;
+            .loc 1 14 3
+            // begin inline asm
+            mov.u32 %r1, 0x0;
+            .loc 1 15 3
+            mov.u32 %r2, 0x0;
+            // end inline asm
+            add.u32 %r1, %r1, %r2;
+            .loc 1 16 3
+            ret;
+        }
+        """
+    )
+    assert [(file, line) for _, file, line in found.locations] == [(1, 14), (1, 16)]

@@ -69,6 +69,7 @@ def run(
                     execution.execute,
                     fusion=host.target_of(payload).fusion,
                     configuration=launch["configuration"],
+                    timing=True,
                 )
             )
             execution.chosen = capture.chosen

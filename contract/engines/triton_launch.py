@@ -5,8 +5,9 @@ warm-up, and what would have been launched goes to the sink. So signature, speci
 1, meta-parameters and number of warps are those that Triton itself decides. Written for Triton 3.9.
 
 An autotuned kernel is not timed: of its configurations, pruned as Triton prunes them, the one that the context names
-runs; a judge runs the wrapper once for each. Those after the first run twice where Triton would time them, at the first
-launch of a key: what a kernel adds to memory that neither `restore_value` nor `reset_to_zero` names is there, then.
+runs; a judge runs the wrapper once for each. Where it asks for that, those after the first are launched once more before
+that, where Triton would time them, at the first launch of a key: what a kernel adds to memory that neither `restore_value`
+nor `reset_to_zero` names is there, then.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def capturing(
     configuration: int = 0,
     cache: Path | None = None,
     native: bool = False,
+    timing: bool = False,
 ) -> Iterator[Capture]:
     """Hand every launch inside to `sink` instead of to a device, those of CUDA C++ too.
 
@@ -104,6 +106,7 @@ def capturing(
         configuration: which configuration of every autotuned kernel runs.
         cache: folder of compiled code; $TRITON_CACHE_DIR for Triton's own where it is set, else the store's.
         native: launch on the device, whose compute capability `target` is, and hand over what was launched.
+        timing: also hand over a launch as autotuners make it to time a configuration that is not the first.
 
     Raises:
         LaunchError: an environment variable that would make the launch another one; a context inside a context.
@@ -120,7 +123,7 @@ def capturing(
             own = "" if cache else os.environ.get("TRITON_CACHE_DIR", "")
             stack.enter_context(_variable("TRITON_CACHE_DIR", own or str(folder / "triton")))
             stack.enter_context(sealed())
-            stack.enter_context(_patched(capture))
+            stack.enter_context(_patched(capture, timing))
         if not native:
             stack.enter_context(_any_device())
         yield capture
@@ -174,14 +177,14 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def _patched(capture: Capture) -> Iterator[None]:
+def _patched(capture: Capture, timing: bool) -> Iterator[None]:
     """Triton that hands launches over, with a stand-in driver unless they are made; all as it was afterwards."""
     from triton.runtime import autotuner, jit
     from triton.runtime.driver import driver
 
     run, tune, state = jit.JITFunction.run, autotuner.Autotuner.run, dict(vars(driver))
     tuned: list[tuple[int, int]] = []
-    timed: set[Any] = set()
+    timed: set[tuple[int, tuple[str, ...]]] = set()
 
     def run_one(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         options["enable_fp_fusion"] = _fusion(capture, options.get("enable_fp_fusion"))
@@ -215,12 +218,12 @@ def _patched(capture: Capture) -> Iterator[None]:
         tuned.append((place, len(found)))
         try:
             key = id(self), _tuning_key(self, options)
-            if place and key not in timed:
+            if timing and place and key not in timed:
                 timed.add(key)
-                capture.chosen[self.base_fn.__qualname__] += (
-                    ", timed first as Triton's autotuner does"
-                )
                 _time(self, config, args, chosen)
+            if any(tuner == id(self) for tuner, _ in timed):
+                words = ", timed first as Triton's autotuner does"
+                capture.chosen[self.base_fn.__qualname__] += words
             if config.pre_hook is not None:
                 config.pre_hook({**self.nargs, **chosen})
             return self.fn.run(*args, **chosen)
