@@ -39,7 +39,7 @@ def faulty(
     column = tl.arange(0, BLOCK)
     mask = column < d
     x = tl.load(x_at + row * x_row + column, mask, other=0.0).to(tl.float32)
-    count = d.to(tl.float32)
+    count = d * 1.0
     mean = tl.math.div_rn(tl.sum(x, 0), count)
     centred = x - mean
     if FAULT == "one_pass":

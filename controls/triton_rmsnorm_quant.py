@@ -47,7 +47,7 @@ def faulty(
         total = tl.sum(square.to(tl.bfloat16), 0).to(tl.float32)
     else:
         total = tl.sum(square, 0)
-    mean = tl.math.div_rn(total, d.to(tl.float32))
+    mean = tl.math.div_rn(total, d * 1.0)
     inverse = tl.math.div_rn(1.0, tl.sqrt_rn(mean + eps))
     weight = tl.load(weight_at + column, mask, other=0.0).to(tl.float32)
     y = x * inverse * (1.0 + weight)

@@ -18,7 +18,8 @@ def quantize_int8(r: Reading, x: Quantity, granularity: str, division: str) -> d
         scale: s in fp32.
         code: to nearest, ties to even (int8; -128 is not used).
 
-    Specials: where all values are zero the scale is 1 and the codes are 0.
+    Specials: where all values are zero the scale is 1 and the codes are 0. A zero has the code 0 also where 1 / s is an
+        infinity in fp32 (s below 2^-128).
 
     Freedoms: x / s in fp32 or wider.
     """

@@ -37,10 +37,11 @@ def rows_kernel(
     column = tl.arange(0, BLOCK)
     mask = column < d
     x = tl.load(x_at + row * x_row + column, mask, other=0.0).to(tl.float32)
-    mean = tl.math.div_rn(tl.sum(x, 0), d.to(tl.float32))
+    # not d.to(): where d is 1, Triton makes it a number of Python's
+    mean = tl.math.div_rn(tl.sum(x, 0), d * 1.0)
     # columns beyond the row would add the mean's square
     centred = tl.where(mask, x - mean, 0.0)
-    variance = tl.math.div_rn(tl.sum(centred * centred, 0), d.to(tl.float32))
+    variance = tl.math.div_rn(tl.sum(centred * centred, 0), d * 1.0)
     inverse = tl.math.div_rn(1.0, tl.sqrt_rn(variance + eps))
     weight = tl.load(weight_at + column, mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_at + column, mask, other=0.0).to(tl.float32)

@@ -69,7 +69,11 @@ def codes_of_rows(
     for first in range(0, d, BLOCK):
         column = first + tl.arange(0, BLOCK)
         x = tl.load(x_at + row * x_row + column, column < d, other=0.0)
-        quotient = tl.math.div_rn(x, tl.broadcast_to(scale, x.shape)) if DIVIDE else x * inverse
+        if DIVIDE:
+            quotient = tl.math.div_rn(x, tl.broadcast_to(scale, x.shape))
+        else:
+            # a scale below 2^-128 has the reciprocal infinity, times which a zero is no number
+            quotient = tl.where(x == 0, 0.0, x * inverse)
         code = tl.minimum(tl.maximum(libdevice.rint(quotient), -127.0), 127.0)
         tl.store(codes_at + row * codes_row + column, code.to(tl.int8), column < d)
 

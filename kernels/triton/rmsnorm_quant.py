@@ -40,7 +40,8 @@ def rows_kernel(
     column = tl.arange(0, BLOCK)
     mask = column < d
     x = tl.load(x_at + row * x_row + column, mask, other=0.0).to(tl.float32)
-    mean = tl.math.div_rn(tl.sum(x * x, 0), d.to(tl.float32))
+    # not d.to(): where d is 1, Triton makes it a number of Python's
+    mean = tl.math.div_rn(tl.sum(x * x, 0), d * 1.0)
     inverse = tl.math.div_rn(1.0, tl.sqrt_rn(mean + eps))
     weight = tl.load(weight_at + column, mask, other=0.0).to(tl.float32)
     y = x * inverse * (1.0 + weight)
