@@ -137,6 +137,56 @@ def test_named_barriers_order_those_that_meet() -> None:
         run(body.replace("{}", "ld.shared.u32 %r6, [s];"), out(96), block=96)
 
 
+def test_what_follows_an_arrival_is_not_ordered_by_its_barrier() -> None:
+    body = f"""{SHARED} mov.u32 %r6, 0; setp.ge.u32 %p3, %r0, 32; @%p3 bra TAKE;
+        {{}} bra E; TAKE: bar.sync 1, 64; ld.shared.u32 %r6, [%r5]; E: {OUT}"""
+    make, arrive = "st.shared.u32 [%r4], %r0;", "bar.arrive 1, 64;"
+    run(body.replace("{}", make + arrive), got := out(), block=64)
+    assert np.array_equal(got, np.r_[[0] * 32, np.arange(32)])
+    with pytest.raises(PtxFault, match="race in shared memory"):
+        run(body.replace("{}", arrive + make), out(), block=64)
+
+
+# the second warp waits for a flag of the first, with loads and stores of these kinds
+FLAGS = {
+    "volatile": ("membar.cta; st.volatile.{space}.u32 {flag}, 1;", "ld.volatile.{space}.u32 %r8, {flag};"),
+    "relaxed": ("fence.acq_rel.cta; st.relaxed.cta.{space}.u32 {flag}, 1;", "ld.relaxed.cta.{space}.u32 %r8, {flag};"),
+    "release": ("st.release.cta.{space}.u32 {flag}, 1;", "ld.acquire.cta.{space}.u32 %r8, {flag};"),
+    "atomic": ("membar.cta; atom.{space}.exch.b32 %r9, {flag}, 1;", "atom.{space}.or.b32 %r8, {flag}, 0;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_warps_of_one_block_may_wait_for_each_other_through_memory(kind: str, space: str) -> None:
+    flag = "[s+2048]" if space == "shared" else "[%d1]"
+    set_it, look = (text.format(space=space, flag=flag) for text in FLAGS[kind])
+    body = f"""{SHARED} mov.u32 %r6, 0; st.shared.u32 [s+2048], 0; bar.sync 0; @%p1 bra MAKE;
+        WAIT: {look} setp.eq.u32 %p2, %r8, 0; @%p2 bra WAIT; ld.shared.u32 %r6, [%r5]; bra E;
+        MAKE: st.shared.u32 [%r4], %r0; {{}} E: {OUT}"""
+    run(body.replace("{}", set_it), got := out(), out(1), block=64)
+    assert np.array_equal(got, np.r_[[0] * 32, np.arange(32)])
+    unfenced = set_it.replace("membar.cta;", "").replace("fence.acq_rel.cta;", "").replace(".release", ".relaxed")  # fmt: skip
+    with pytest.raises(PtxFault, match="race in shared memory"):
+        run(body.replace("{}", unfenced), out(), out(1), block=64)
+
+
+def test_what_other_warps_wrote_is_published_behind_a_barrier_alone() -> None:
+    """The last block reads what the first wrote: its first thread counts blocks, behind the barrier of its warps."""
+    body = """st.global.u32 [%e0], %r1; {} setp.eq.u32 %p1, %r0, 0; @%p1 membar.gl;
+        @%p1 atom.global.add.u32 %r7, [%d1], 1; bar.sync 0; mov.u32 %r8, %ctaid.x; setp.ne.u32 %p2, %r8, 1;
+        @%p2 bra E; mul.wide.u32 %d4, %r0, 4; add.s64 %d5, %d0, %d4; ld.global.u32 %r6, [%d5];
+        add.s64 %d5, %d2, %d4; st.global.u32 [%d5], %r6; E: """
+    run(body.replace("{}", "bar.sync 0;"), out(128), out(1), got := out(), block=64, grid=2)
+    assert np.array_equal(got, np.arange(64))
+    # each thread fences what it wrote, and the barrier comes behind that
+    run(body.replace("{}", "membar.gl; bar.sync 0;").replace("@%p1 membar.gl;", ""), out(128), out(1), got := out(), block=64, grid=2)  # fmt: skip
+    assert np.array_equal(got, np.arange(64))
+    for wrong in (body.replace("{}", ""), body.replace("{}", "bar.sync 0;").replace("membar.gl", "membar.cta")):  # fmt: skip
+        with pytest.raises(PtxFault, match="race in global memory"):
+            run(wrong, out(128), out(1), out(), block=64, grid=2)
+
+
 def test_a_barrier_of_one_block_orders_nothing_in_another() -> None:
     body = (
         f"{SHARED} mov.u32 %r9, %ctaid.x; st.shared.u32 [%r4], %r0; setp.ge.u32 %p2, %r9, {{}}; @%p2 bra L; bar.sync 0; \

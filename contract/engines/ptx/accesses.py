@@ -399,13 +399,12 @@ def store(program: Program, instruction: Instruction) -> Run:
             lanes = lanes_of(b, m, chosen)
             mine = values if chosen is None else values[chosen]
             worse = bad if bad is None or chosen is None else bad[chosen]
-            if isinstance(memory, Region):
-                if worse is not None and worse.any():
-                    b.visible(
-                        "stores a value that was never defined", int(lanes[np.nonzero(worse)[0][0]])
-                    )
-                if shape.strong:
-                    published(b, lanes, shape.releases)
+            if isinstance(memory, Region) and worse is not None and worse.any():
+                b.visible(
+                    "stores a value that was never defined", int(lanes[np.nonzero(worse)[0][0]])
+                )
+            if shape.strong:
+                published(b, memory, lanes, shape.releases)
             write(b, memory, at, size, lanes, mine, worse, strong=shape.strong)
 
     instruction.propagates = False
@@ -466,11 +465,10 @@ def _global_stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[
     return run
 
 
-def published(b: Batch, lanes: Array, releases: bool) -> None:
-    """A strong write or an atomic: what its block fenced before is now known to blocks that look."""
-    order = b.order
-    blocks = np.unique(b.owner[lanes]) + b.first
-    order.released[blocks] = order.time + 1 if releases else order.fenced[blocks]
+def published(b: Batch, memory: Bytes, lanes: Array, releases: bool) -> None:
+    """A strong write or an atomic: what its warp fenced before is now known to those that look."""
+    warps = np.unique(b.warp[lanes])
+    b.order.publish(warps, releases=releases, everywhere=isinstance(memory, Region))
 
 
 def undefined(b: Batch, registers: tuple[int, ...], m: Mask) -> Array | None:

@@ -111,8 +111,9 @@ def _noted(
             bad = int(np.nonzero(fresh)[0][0]) // each
             b.fault(f"changes {memory.name} that was never written", int(lanes[bad]))
     note_write(b, memory, at, size, lanes, lambda: np.ones(len(at), bool), atomic=True)
+    published(b, memory, lanes, shape.releases)
+    b.order.look(np.unique(b.warp[lanes]))
     if isinstance(memory, Region):
-        published(b, lanes, shape.releases)
         b.order.acquired[np.unique(b.owner[lanes]) + b.first] = b.order.time + 1
 
 

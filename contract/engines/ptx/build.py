@@ -215,7 +215,7 @@ def _general(
 
 
 def fence(program: Program, instruction: Instruction) -> Run:
-    """membar, fence: all earlier writes of the block may be published by its next strong access."""
+    """membar, fence: what its warp knows of writes may be published by its next strong access."""
     if (
         "proxy" in instruction.opcode
         or "mbarrier" in instruction.opcode
@@ -225,9 +225,8 @@ def fence(program: Program, instruction: Instruction) -> Run:
     narrow = instruction.parts[-1:] == ["cta"]
 
     def run(b: Batch, m: Mask) -> None:
-        if not narrow:
-            index = b.lane if m.index is None else m.index
-            b.order.fenced[np.unique(b.owner[index]) + b.first] = b.order.time + 1
+        index = b.lane if m.index is None else m.index
+        b.order.fence(np.unique(b.warp[index]), wide=not narrow)
 
     return run
 

@@ -44,6 +44,8 @@ def _note_read(
     _landed(b, memory, g, by, "reads")
     warp = b.grid_warp[by]
     found: list[Unordered] = []
+    if strong:
+        order.look(np.unique(b.warp[by]))
     if isinstance(shadow, SharedShadow):
         found = shadow.unordered(g, b.warp[by], by % WARP, order, write=False, atomic=strong)
     else:

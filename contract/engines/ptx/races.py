@@ -8,10 +8,11 @@ The lanes of a warp are threads, too: of shared memory an access by another lane
 barrier or bar.warp.sync lies between, for either of which `met[w]` is the time. Of the lanes that read a granule the last
 one is held, or that they were several.
 
-Between blocks nothing is known, unless the one made its writes known (a fence and then an atomic or volatile access, or
-a release) and the other has since looked (an atomic, volatile or acquire access). Which variable was used for that is
-not looked at, so that of kernels that synchronise blocks some races are missed and no correct one is refused. What they
-would come to, other turns of the blocks show (contract.engines.ptx.machine).
+Warps also learn through memory: what one has fenced, or knew when it released, and published by an atomic or volatile
+access since, is known to those of its block that look afterwards (an atomic, volatile or acquire access). Between blocks
+nothing is known but that, if the fence was not of .cta scope. Which variable was used is not looked at, so that of kernels
+that synchronise so some races are missed and no correct one is refused. What they would come to, other turns of the
+blocks show (contract.engines.ptx.machine).
 
 What is to be made of a read that races is for contract.engines.ptx.racing to say.
 
@@ -22,7 +23,7 @@ orders no memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,11 +275,14 @@ class Order:
     def __init__(self, grid_blocks: int, warps: int) -> None:
         self.warps = warps
         self.time = 1
-        self.released = np.zeros(grid_blocks, np.int64)
+        # up to when what a warp of the grid did is published to its block, and to all
+        self.shown = np.zeros((2, grid_blocks, warps), np.int64)
         self.acquired = np.zeros(grid_blocks, np.int64)
-        self.fenced = np.zeros(grid_blocks, np.int64)
         self.first_warp = 0
         self.known = np.zeros((0, warps), np.int64)
+        # what a warp knew at its last fence of .cta scope or wider, and at its last wider one
+        self.fenced = np.zeros((2, 0, warps), np.int64)
+        self.fences = False
         self.met = np.zeros(0, np.int64)
         self.floor = self.met_floor = 0
         self.history: list[Any] = [None, None]
@@ -301,16 +305,39 @@ class Order:
         self.first_warp = first_block * self.warps
         self.known = np.zeros((blocks * self.warps, self.warps), np.int64)
         self._itself()
+        self.fenced = np.zeros((2, blocks * self.warps, self.warps), np.int64)
         self.met = np.zeros(blocks * self.warps, np.int64)
         self.floor = self.met_floor = 0
 
-    def held(self) -> tuple[int, Array, int, Array, int]:
+    def held(self) -> tuple[Any, ...]:
         """What belongs to the batch, for when it goes on after another."""
-        return self.first_warp, self.known, self.floor, self.met, self.met_floor
+        return self.first_warp, self.known, self.fenced, self.floor, self.met, self.met_floor
 
-    def resume(self, held: tuple[int, Array, int, Array, int]) -> None:
+    def resume(self, held: tuple[Any, ...]) -> None:
         """Go on with a batch."""
-        self.first_warp, self.known, self.floor, self.met, self.met_floor = held
+        self.first_warp, self.known, self.fenced, self.floor, self.met, self.met_floor = held
+
+    def knowledge(self, warps: Array) -> Array:
+        """What these warps of the batch know now, of themselves all that they did: (warps, warps of a block)."""
+        rows: Array = np.minimum(self.known[warps], self.time)
+        return rows
+
+    def fence(self, warps: Array, *, wide: bool) -> None:
+        """Warps of the batch executed a fence; wide: of more than .cta scope."""
+        self.fences = True
+        self.fenced[: 1 + wide, warps] = self.knowledge(warps)
+
+    def publish(self, warps: Array, *, releases: bool, everywhere: bool) -> None:
+        """Warps of the batch made a strong write: in global memory (everywhere), or in shared memory."""
+        block = (warps + self.first_warp) // self.warps
+        rows = self.knowledge(warps)
+        for scope in range(1 + everywhere):
+            np.maximum.at(self.shown[scope], block, rows if releases else self.fenced[scope, warps])
+
+    def look(self, warps: Array) -> None:
+        """Warps of the batch made a strong read."""
+        shown = self.shown[0, (warps + self.first_warp) // self.warps]
+        self.known[warps] = np.maximum(self.known[warps], shown)
 
     def _itself(self) -> None:
         # row by row: the n-th warp's own column is n modulo the warps of a block
@@ -319,6 +346,10 @@ class Order:
     def everyone(self, complete: Array) -> None:
         """All warps of these blocks met at a barrier. complete: (blocks,) bool."""
         self.tick(None)
+        # what each fenced is fenced by all: a fence in front of a barrier, an atomic of one thread behind it
+        if self.fences:
+            fenced = self.fenced.reshape(2, len(complete), self.warps, self.warps)
+            fenced[:, complete] = fenced[:, complete].max(2, keepdims=True)
         if complete.all():
             self.known[:] = self.floor = self.time
             self.met[:] = self.met_floor = self.time
@@ -333,12 +364,17 @@ class Order:
         self.met[warps] = self.time
         self.met_floor = int(self.met.min())
 
-    def meet(self, warps: Array, learners: Array) -> None:
-        """Some warps of one block met; the learners among them now know what all of them know."""
+    def meet(self, warps: Array, learners: Array, arrived: Mapping[int, Array]) -> None:
+        """Some warps of one block met; the learners among them now know what all of them know.
+
+        arrived: what those knew that only arrived, when they did: what they did since is not ordered.
+        """
         self.tick(None)
-        rows = self.known[warps].copy()
-        rows[np.arange(len(warps)), warps % self.warps] = self.time
+        rows = self.knowledge(warps)
+        for i, warp in enumerate(warps.tolist()):
+            rows[i] = arrived.get(warp, rows[i])
         self.known[learners] = np.maximum(self.known[learners], rows.max(0))
+        self.fenced[:, learners] = self.fenced[:, warps].max(1, keepdims=True)
         self._itself()
         # who only arrived goes on
         self.met[learners] = self.time
@@ -348,6 +384,7 @@ class Order:
         block, mine = who // self.warps, me // self.warps
         row = me - self.first_warp
         within = (block == mine) & (when <= self.known[row, who % self.warps])
-        across = (block != mine) & (self.released[block] > when) & (self.acquired[mine] > when)
+        shown = self.shown[1].reshape(-1)[who] >= when
+        across = (block != mine) & shown & (self.acquired[mine] > when)
         ordered: Array = within | across
         return ordered

@@ -31,7 +31,7 @@ class Barrier:
 
     Attributes:
         waiting: lanes that wait; where they go on: `after`.
-        arrived: warps that arrived and did not wait, and what they knew.
+        arrived: warps that arrived and did not wait; what they knew then: `knew`.
         expected: threads of each block, 0 for all.
         asked: the predicate of bar.red.
     """
@@ -41,6 +41,7 @@ class Barrier:
     expected: Array
     asked: Array
     after: dict[int, Array] = field(default_factory=dict)
+    knew: dict[int, Array] = field(default_factory=dict)
     reductions: list[tuple[Array, str, int]] = field(default_factory=list)
     instruction: Instruction | None = None
 
@@ -159,7 +160,9 @@ class Schedule:
         bar.expected[owners] = expected[owners]
         bar.instruction = ins
         if after is None:
-            bar.arrived[np.unique(b.warp[m.lanes])] = True
+            warps = np.unique(b.warp[m.lanes])
+            bar.arrived[warps] = True
+            bar.knew.update(zip(warps.tolist(), b.order.knowledge(warps), strict=True))
         else:
             bar.waiting = bar.waiting | m.lanes
             held = bar.after.get(after)
@@ -208,9 +211,10 @@ class Schedule:
             warps = np.arange(block * b.warps, (block + 1) * b.warps)
             waits = bar.waiting.reshape(-1, WARP)[warps].any(1)
             came = waits | bar.arrived[warps]
-            b.order.meet(warps[came], warps[waits])
+            b.order.meet(warps[came], warps[waits], bar.knew)
         bar.waiting = bar.waiting & ~gone
         bar.arrived = bar.arrived & ~np.repeat(done, b.warps)
+        bar.knew = {warp: row for warp, row in bar.knew.items() if bar.arrived[warp]}
         for number, lanes in list(bar.after.items()):
             going = lanes & gone
             count = int(np.count_nonzero(going))
