@@ -200,7 +200,7 @@ def test_a_barrier_of_one_block_orders_nothing_in_another() -> None:
 # global memory
 
 EVERY = {
-    "two blocks": ("st.global.u32 [%d0], {};", "5", "%r1", {"grid": 2, "block": 1}, r"different values.*thread \(0, 0, 0\) of block \(1, 0, 0\)"),
+    "two blocks": ("st.global.u32 [%d0], {};", "5", "%r1", {"grid": 2, "block": 1}, r"different values to one place, byte 0 of a0; .*thread \(0, 0, 0\) of block \(1, 0, 0\)"),
     "blocks of two batches": ("setp.eq.u32 %p1, %r0, 0; @%p1 st.global.u32 [%d0], {};", "5", "%r1", {"grid": 3, "block": 32, "most_lanes": 32}, "write is not ordered after `@%p1 st.*warp 0 of block"),
     "two warps": ("ld.global.u32 %r6, [%e0]; {} setp.eq.u32 %p1, %r0, 0; @%p1 st.global.u32 [%d0+128], 9; setp.eq.u32 %p2, %r0, 33; @%p2 st.global.u32 [%e0], %r6; setp.eq.u32 %p2, %r0, 32; @%p2 st.global.u32 [%d0+4], %r6;",
         "bar.sync 0;", "", {"block": 64}, r"write is not ordered after `ld.*of warp 1 of block.*what was read matters: .*stores a value"),

@@ -205,6 +205,7 @@ def write(
             first = int(np.nonzero(lost)[0][0])
             winner = int(np.nonzero(at == at[first])[0][-1])
             b.fault(
-                f"two lanes write different values to one place; the other is {b.who(int(lanes[winner]))}",
+                f"two lanes write different values to one place, byte {int(at[first]):,} of {memory.name};"
+                f" the other is {b.who(int(lanes[winner]))}",
                 int(lanes[first]),
             )
