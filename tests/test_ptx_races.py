@@ -119,7 +119,7 @@ def test_equal_values_written_by_several_threads_are_no_race() -> None:
     assert (got == 5).all()
 
 
-@pytest.mark.parametrize(("skew", "winner"), [(-1, 0), (0, 63), (1, 63)])
+@pytest.mark.parametrize(("skew", "winner"), [(-1, 0), (0, 63), (1, 31)])
 def test_of_lanes_that_store_at_once_any_may_win(skew: int, winner: int) -> None:
     body = f"{SHARED} st.shared.u32 [s], %r0; bar.sync 0; ld.shared.u32 %r6, [s]; {OUT}"
     assert run(body, got := out(), block=64, skew=skew).contended

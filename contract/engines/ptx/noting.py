@@ -201,6 +201,10 @@ def write(
                 b.racing.contended = True
                 if b.skew < 0:
                     memory.put(at[::-1], values[::-1])
+                if b.skew > 0:
+                    # neither the first nor the last
+                    half = len(at) // 2
+                    memory.put(np.roll(at, half), np.roll(values, half, axis=0))
                 return
             first = int(np.nonzero(lost)[0][0])
             winner = int(np.nonzero(at == at[first])[0][-1])
