@@ -135,11 +135,21 @@ class GlobalMemory:
                 raise ValueError(f"{name} overlaps {other.name}")
         self.regions.insert(at, made)
 
-    def initialise(self, address: int) -> None:
-        """Count the region that begins at this address as written: something else than a kernel did."""
+    def initialise(self, address: int, span: tuple[int, int] | None = None) -> None:
+        """Count the region that begins at this address as written: something else than a kernel did.
+
+        Args:
+            span: the first of its bytes and the one past the last, where not all.
+        """
         for region in self.regions:
-            if region.address == address:
+            if region.address != address:
+                continue
+            if span is None:
                 region.defined = None
+            elif region.defined is not None:
+                # between launches: the next one says how many bytes it watches as one
+                region.grain(1)
+                region.defined[span[0] : span[1]] = True
 
 
 class Window:
