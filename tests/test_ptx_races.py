@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from ptx_kernel import memory, program, run
@@ -311,6 +313,38 @@ def test_atomics_of_many_blocks_are_no_race() -> None:
     cell = out(1)
     run("red.global.add.u32 [%d0], %r1;", cell, grid=4, block=64, most_lanes=64)
     assert cell[0] == 255 * 128
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "st.global.u32 [%e0], %r0; ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6;",
+        "ld.global.nc.u32 %r6, [%e0]; add.u32 %r6, %r6, 1; st.global.u32 [%e0], %r6;",
+        "ldu.global.u32 %r6, [%d0]; st.global.u32 [%e1], %r6; red.global.add.u32 [%d0], 1;",
+        "ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6; st.volatile.global.u32 [%e0], %r0;",
+        # several stores, executed together
+        "ld.global.nc.v2.u32 {%r6, %r7}, [%d0]; mov.u32 %r8, 1; st.global.u32 [%e1], %r6; st.global.u32 [%e0], %r8;",
+    ],
+    ids=["after", "before", "atomic", "strong", "together"],
+)  # fmt: skip
+def test_what_is_read_through_the_non_coherent_cache_is_written_by_nobody(body: str) -> None:
+    with pytest.raises(PtxFault, match=r"`ld.* reads a0 through the non-coherent.*of this launch"):
+        run(body, out(32), out(32))
+    run(body.replace(".nc", "").replace("ldu", "ld.volatile"), out(32), out(32))
+
+
+def test_what_another_launch_wrote_may_be_read_through_the_non_coherent_cache() -> None:
+    """Of one memory, by a launch after the other; and beside what is written in the same one."""
+    held = memory(data := out(64), got := out(64))
+    for body in (
+        "st.global.u32 [%e0], %r0;",
+        "ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6; st.global.u32 [%e0+128], %r0;",
+        "st.global.u32 [%e0], 5;",
+    ):
+        params = struct.pack("<2Q", data.ctypes.data, got.ctypes.data)
+        launch(program(body, 2), (1, 1, 1), (32, 1, 1), params, held)
+    assert got.tolist()[:32] == list(range(32))
+    assert data.tolist() == [5] * 32 + list(range(32))
 
 
 # uninitialised

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import partly, several
+from contract.engines.ptx import noncoherent, partly, several
 from contract.engines.ptx.batch import Batch, Mask
 from contract.engines.ptx.decoded import (
     SIGNED,
@@ -232,7 +232,7 @@ def load(program: Program, instruction: Instruction) -> Run:
         return _parameters(program, instruction, shape, targets, memory.base.offset + memory.offset)
     address = where(program, memory, shape, instruction)
     dtype, k, size, strong = shape.dtype, shape.k, shape.size, shape.strong
-    space = shape.space
+    space, constant = shape.space, noncoherent.is_one(instruction)
 
     def run(b: Batch, m: Mask) -> None:
         flat = b.active(address(b), m)
@@ -242,6 +242,8 @@ def load(program: Program, instruction: Instruction) -> Run:
         for memory, chosen, at in parts(b, m, flat, size, space):
             lanes = lanes_of(b, m, chosen)
             fresh = note_read(b, memory, at, size, lanes, strong)
+            if constant and isinstance(memory, Region):
+                noncoherent.note(b, memory, at, size)
             got = memory.take(at, dtype, k)
             if chosen is None:
                 values = got
