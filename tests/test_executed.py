@@ -340,6 +340,138 @@ def test_memory_that_nobody_wrote_is_not_read(
     assert bool(report["bad"]) == fresh, report
 
 
+def pieces(x: Tensor) -> Tensor:
+    made = torch.empty(2 * x.numel())
+    for first in (40, 0, 20):
+        made[first : first + 24].zero_()
+    return made[: x.numel()].view(x.shape)
+
+
+def cat(x: Tensor) -> Tensor:
+    made = torch.empty_like(x)
+    torch.cat([x[:1] * 0, x[1:] * 0], out=made)
+    return made
+
+
+def strided(x: Tensor) -> Tensor:
+    made = torch.empty_like(x)
+    made[:, ::2].zero_()
+    made[:, 1::2].copy_(torch.zeros(1))
+    return made
+
+
+def moved(x: Tensor) -> Tensor:
+    made = torch.empty_like(x)
+    return made.unsqueeze_(0).squeeze_(0)
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("fill", "fresh"),
+    [
+        (lambda s: s.view(-1)[:16].zero_(), True),
+        (lambda s: s[1:].fill_(0), True),
+        (lambda s: torch.zeros(31, out=s.view(-1)[1:]), True),
+        (lambda s: (s[:2].zero_(), s[2:].zero_()), False),
+        (lambda s: s.t().zero_(), False),
+        (lambda s: s.copy_(torch.zeros(8)), False),
+        (lambda s: torch.cat([torch.zeros(2, 8), torch.zeros(2, 8)], out=s), False),
+        # it is not known which part
+        (lambda s: s[:, ::2].zero_(), False),
+    ],
+    ids=["half", "rows", "out", "pieces", "transposed", "copied", "cat", "strided"],
+)
+def test_what_torch_wrote_a_part_of_is_known_in_that_part(
+    fill: Callable[[Tensor], Any], fresh: bool, shown: bool
+) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        part, out = torch.empty_like(w), torch.empty_like(w)
+        if shown:
+            launched("", part)
+        fill(part)
+        launched(RIGHT, x, part, out)
+        return out + w
+
+    report, _, _ = run(call)
+    assert ("never" in report["bad"]) == fresh, report
+
+
+@pytest.mark.parametrize(
+    ("make", "fresh"), [(pieces, False), (cat, False), (strided, False), (moved, True)]
+)
+def test_views_and_pieces_have_the_values_that_torch_gave_them(
+    make: Callable[[Tensor], Tensor], fresh: bool
+) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        zero, out = make(x), torch.empty_like(x)
+        launched(RIGHT, x, zero, out)
+        return out + w
+
+    report, _, _ = run(call)
+    assert bool(report["bad"]) == fresh, report
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        lambda out, right: out.copy_(right),
+        lambda out, right: out[:].copy_(right),
+        lambda out, right: (out[:2].copy_(right[:2]), out[2:].copy_(right[2:])),
+        lambda out, right: torch.add(right, 0.0, out=out),
+        lambda out, right: out.zero_().add_(right),
+    ],
+    ids=["copy_", "a view", "pieces", "out=", "zero_"],
+)
+def test_what_torch_writes_over_is_no_evidence(over: Callable[[Tensor, Tensor], Any]) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(w)
+        launched(RIGHT, x, w, out)
+        over(out, x * scale + w)
+        return out
+
+    report, _, _ = run(call)
+    assert "torch computed that alone" in report["bad"]
+    assert report["unfit"]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda out, x: torch.empty_like(x).copy_(out),
+        lambda out, x: out.to(torch.float64).to(x.dtype),
+        lambda out, x: out.reshape(-1, 1).reshape(x.shape),
+        lambda out, x: torch.add(out, 0.0, out=torch.empty_like(x)),
+        lambda out, x: torch.add(out, 0.0, out=out),
+        lambda out, x: out.add_(0.0),
+        lambda out, x: out.t_().t_(),
+        lambda out, x: {"out": out},
+        lambda out, x: out[:, :1].fill_(0) is None or out,
+        lambda out, x: out.masked_fill_(x > 3e38, 0.0),
+    ],
+    ids=["copied", "cast", "reshaped", "out=", "onto", "add_", "moved", "named", "part", "masked"],
+)
+def test_what_torch_goes_on_with_is_evidence(take: Callable[[Tensor, Tensor], Any]) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Any:
+        out = torch.empty_like(w)
+        # filled before, which is nothing that torch wrote over it
+        out.zero_()
+        launched(RIGHT, x, w, out)
+        return take(out, x)
+
+    assert run(call)[0]["bad"] == ""
+
+
+def test_a_launch_after_torch_filled_is_evidence_again() -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(w)
+        launched("", out)
+        out.zero_()
+        launched(RIGHT, x, w, out)
+        return out
+
+    assert run(call)[0]["bad"] == ""
+
+
 def test_approximate_instructions_are_told_and_executed_at_their_ends() -> None:
     body = RIGHT.replace("mul.rn.f32", "ex2.approx.f32 %f3, %f0; mul.rn.f32").replace(
         "[%e2], %f0", "[%e2], %f3"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from ptx_kernel import memory, program, run
@@ -363,6 +365,38 @@ def test_atomics_of_many_blocks_are_no_race() -> None:
     assert cell[0] == 255 * 128
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "st.global.u32 [%e0], %r0; ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6;",
+        "ld.global.nc.u32 %r6, [%e0]; add.u32 %r6, %r6, 1; st.global.u32 [%e0], %r6;",
+        "ldu.global.u32 %r6, [%d0]; st.global.u32 [%e1], %r6; red.global.add.u32 [%d0], 1;",
+        "ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6; st.volatile.global.u32 [%e0], %r0;",
+        # several stores, executed together
+        "ld.global.nc.v2.u32 {%r6, %r7}, [%d0]; mov.u32 %r8, 1; st.global.u32 [%e1], %r6; st.global.u32 [%e0], %r8;",
+    ],
+    ids=["after", "before", "atomic", "strong", "together"],
+)  # fmt: skip
+def test_what_is_read_through_the_non_coherent_cache_is_written_by_nobody(body: str) -> None:
+    with pytest.raises(PtxFault, match=r"`ld.* reads a0 through the non-coherent.*of this launch"):
+        run(body, out(32), out(32))
+    run(body.replace(".nc", "").replace("ldu", "ld.volatile"), out(32), out(32))
+
+
+def test_what_another_launch_wrote_may_be_read_through_the_non_coherent_cache() -> None:
+    """Of one memory, by a launch after the other; and beside what is written in the same one."""
+    held = memory(data := out(64), got := out(64))
+    for body in (
+        "st.global.u32 [%e0], %r0;",
+        "ld.global.nc.u32 %r6, [%e0]; st.global.u32 [%e1], %r6; st.global.u32 [%e0+128], %r0;",
+        "st.global.u32 [%e0], 5;",
+    ):
+        params = struct.pack("<2Q", data.ctypes.data, got.ctypes.data)
+        launch(program(body, 2), (1, 1, 1), (32, 1, 1), params, held)
+    assert got.tolist()[:32] == list(range(32))
+    assert data.tolist() == [5] * 32 + list(range(32))
+
+
 # uninitialised
 
 
@@ -410,6 +444,48 @@ def test_an_undefined_value_that_becomes_visible_is_a_fault(body: str, said: str
 )
 def test_an_undefined_value_that_nothing_depends_on_is_none(body: str) -> None:
     run(f"{body} st.global.u32 [%e0], %r6;", got := out(32))
+    assert (got == 4).all()
+
+
+# a word whose lower half holds 4, and whose upper one was never written
+HALF = ".shared .align 8 .b8 s[8]; mov.u16 %h1, 4; st.shared.u16 [s], %h1; bar.warp.sync -1; ld.shared.u32 %r7, [s]; "
+# the same as the second of two words, after one that is whole
+SECOND = (
+    ".shared .align 8 .b8 s[8]; mov.u16 %h1, 4; st.shared.u16 [s], %h1; st.shared.u16 [s+2], %h1;"
+    "st.shared.u16 [s+4], %h1; bar.warp.sync -1; ld.shared.v2.u32 {%r8, %r7}, [s]; "
+)
+
+
+@pytest.mark.parametrize("word", [HALF, SECOND], ids=["alone", "second"])
+@pytest.mark.parametrize(
+    ("body", "defined"),
+    [
+        ("and.b32 %r6, %r7, 65535;", True),
+        ("mov.u32 %r8, 255; and.b32 %r6, %r8, %r7;", True),
+        ("and.b32 %r6, %r7, 131071;", False),
+        ("and.b32 %r6, %r7, %r30;", False),
+        ("or.b32 %r6, %r7, 0xffff0000; and.b32 %r6, %r6, 7;", True),
+        ("or.b32 %r6, %r7, 0xfff00000; and.b32 %r6, %r6, 7;", False),
+        ("prmt.b32 %r6, %r7, 0, 0x4410;", True),
+        ("prmt.b32 %r6, 0, %r7, 0x0054;", True),
+        ("prmt.b32 %r6, %r7, 0, 0x4490;", True),
+        ("prmt.b32 %r6, %r7, 0, 0x4420;", False),
+        ("prmt.b32 %r6, %r7, 0, %r30;", False),
+        ("prmt.b32.rc8 %r6, %r7, 0, 0; and.b32 %r6, %r6, 4;", False),
+        ("mov.u32 %r8, %r7; and.b32 %r6, %r8, 65535;", False),
+        # written again by some lanes, as a word of which nothing is known
+        ("setp.eq.u32 %p1, %r0, 3; @%p1 mov.u32 %r7, %r30; and.b32 %r6, %r7, 65535;", False),
+    ],
+)  # fmt: skip
+def test_of_a_word_that_was_written_in_part_the_rest_is_undefined(
+    word: str, body: str, defined: bool
+) -> None:
+    body = f"{word}{body} st.global.u32 [%e0], %r6;"
+    if not defined:
+        with pytest.raises(PtxFault, match="stores a value"):
+            run(body, out(32))
+        return
+    run(body, got := out(32))
     assert (got == 4).all()
 
 

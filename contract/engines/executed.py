@@ -13,7 +13,7 @@ import ctypes
 import functools
 import hashlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -24,7 +24,7 @@ from contract import formats
 from contract.allocator import keep_freed_memory
 from contract.compiled import architectures
 from contract.engines import host
-from contract.engines.allocations import watching
+from contract.engines.allocations import tensors_in, watching
 from contract.engines.capture import CapturedLaunch, LaunchError, NothingToSay
 from contract.engines.placement import Placed
 from contract.engines.ptx.decoded import Program
@@ -33,6 +33,7 @@ from contract.engines.ptx.machine import launch as execute
 from contract.engines.ptx.memory import GlobalMemory
 from contract.engines.ptx.program import decode
 from contract.engines.ptx.text import parse
+from contract.engines.spans import Spans, extent
 from contract.engines.triton_launch import capturing
 from contract.interval import Array
 from contract.lazy import lazy
@@ -73,7 +74,7 @@ def run(
                 )
             )
             execution.chosen = capture.chosen
-            report, outputs = host.run(payload, arrays, put=execution.placed)
+            report, outputs = host.run(payload, arrays, put=execution.placed, wrap=execution.taking)
     except Exception as error:
         said = told(error)
         if not said:
@@ -161,8 +162,10 @@ class Execution:
         self.wrote: set[int] = set()
         # whether torch, or the result, has read what a kernel was given to write
         self.used = False
-        # of those that torch allocated without a value: what nothing wrote yet
-        self.fresh: dict[int, Any] = {}
+        # storages that torch allocated without a value, and what it wrote of them since
+        self.fresh: dict[int, tuple[Any, Spans]] = {}
+        # what torch wrote, and read nothing of, since the last launch that was given the storage
+        self.over: dict[int, Spans] = {}
 
     def execute(self, launch: CapturedLaunch) -> None:
         """Execute one captured launch on the memory of its tensors."""
@@ -207,11 +210,15 @@ class Execution:
     def _show(self, name: str, tensor: Any) -> None:
         storage = tensor.untyped_storage()
         address, size = storage.data_ptr(), storage.nbytes()
+        self.over.pop(address, None)
         if not size or address in self.held:
             return
         self.held[address] = storage
         view = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
-        self.memory.add(address, view, name, initialised=address not in self.fresh)
+        _, written = self.fresh.get(address, (None, None))
+        self.memory.add(address, view, name, initialised=written is None)
+        for span in () if written is None else written.runs:
+            self.memory.initialise(address, span)
 
     def facts(self) -> dict[str, Any]:
         """What a verdict says of how the code was made and run."""
@@ -233,29 +240,58 @@ class Execution:
         self.operands.add(operand.tensor.untyped_storage().data_ptr())
         return operand
 
+    def taking(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The callable, whose results are read."""
+
+        def called(**arguments: Any) -> Any:
+            result = call(**arguments)
+            for tensor in tensors_in(result.values() if isinstance(result, Mapping) else [result]):
+                self.read(tensor)
+            return result
+
+        return called
+
     def read(self, tensor: Any) -> None:
-        """A tensor that torch is given: the result is, too, when its bits are taken."""
-        if (
-            self.used
-            or not self.held
-            or tensor.device.type != "cpu"
-            or tensor.layout != torch.strided
-        ):
+        """A tensor that torch reads, or that is a result."""
+        if self.used or not self.held or not _plain(tensor):
             return
         address = tensor.untyped_storage().data_ptr()
+        start, end, _ = extent(tensor)
+        if address in self.over and self.over[address].cover(start, end):
+            return
         # a kernel may rightly write nothing to what it is given, as where all rows are masked; an operand, it only reads
         self.used = address in self.wrote or (address in self.held and address not in self.operands)
 
     def allocated(self, tensor: Any) -> None:
         """A tensor whose contents mean nothing yet."""
         storage = tensor.untyped_storage()
-        self.fresh[storage.data_ptr()] = storage
+        self.fresh[storage.data_ptr()] = storage, Spans()
 
-    def written(self, tensor: Any) -> None:
-        """A tensor that torch wrote: all of its storage counts as written, as nobody knows which part."""
-        address = tensor.untyped_storage().data_ptr()
-        if self.fresh.pop(address, None) is not None and address in self.held:
-            self.memory.initialise(address)
+    def written(self, tensor: Any, alone: bool) -> None:
+        """A tensor that torch wrote; `alone`: every element, and it read none.
+
+        Of one that does not lie in one run of bytes all of its storage counts as having a value: nobody knows which part.
+        """
+        if not _plain(tensor):
+            return
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        start, end, dense = extent(tensor)
+        if alone and dense and address in self.held:
+            self.over.setdefault(address, Spans()).add(start, end)
+        if address not in self.fresh:
+            return
+        written = self.fresh[address][1]
+        written.add(*((start, end) if dense else (0, size)))
+        if whole := written.cover(0, size):
+            del self.fresh[address]
+        if address in self.held:
+            self.memory.initialise(address, None if whole else (start, end))
+
+
+def _plain(tensor: Any) -> bool:
+    """Whether it is one that a launch here could be given."""
+    return bool(tensor.device.type == "cpu" and tensor.layout == torch.strided)
 
 
 def _check_shared(program: Program, launch: CapturedLaunch) -> None:

@@ -12,7 +12,7 @@ EFFORT = "quick"
 KILLED, EQUAL, FREEDOM, SURVIVED, NOT_RUN = "killed", "equal", "freedom", "survived", "not run"
 #: What an engine's fault is about -> words of its message.
 _FAULTS = {
-    "race": r"a race in|two lanes write different|cp\.async is still writing",
+    "race": r"a race in|non-coherent cache|two lanes write different|cp\.async is still writing",
     "out of bounds": r"out of bounds|more than \d+ bytes",
     "misaligned": r"misaligned",
     "never written": r"never defined|never written",

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import several
+from contract.engines.ptx import noncoherent, partly, several
 from contract.engines.ptx.batch import Batch, Mask
 from contract.engines.ptx.decoded import (
     SIGNED,
@@ -232,15 +232,18 @@ def load(program: Program, instruction: Instruction) -> Run:
         return _parameters(program, instruction, shape, targets, memory.base.offset + memory.offset)
     address = where(program, memory, shape, instruction)
     dtype, k, size, strong = shape.dtype, shape.k, shape.size, shape.strong
-    space = shape.space
+    space, constant = shape.space, noncoherent.is_one(instruction)
 
     def run(b: Batch, m: Mask) -> None:
         flat = b.active(address(b), m)
         bad: Array | None = None
         values: Array | None = None
+        which: Array | None = None
         for memory, chosen, at in parts(b, m, flat, size, space):
             lanes = lanes_of(b, m, chosen)
             fresh = note_read(b, memory, at, size, lanes, strong)
+            if constant and isinstance(memory, Region):
+                noncoherent.note(b, memory, at, size)
             got = memory.take(at, dtype, k)
             if chosen is None:
                 values = got
@@ -251,6 +254,10 @@ def load(program: Program, instruction: Instruction) -> Run:
             if fresh is not None:
                 bad = np.zeros(b.lanes, bool) if bad is None else bad
                 bad[lanes[fresh]] = True
+                known = partly.loaded(b, memory, at, size, k)
+                if known is not None:
+                    which = np.full((b.lanes, k), partly.ALL, np.uint8) if which is None else which
+                    which[lanes] = known
         assert values is not None
         for i, (index, fit) in enumerate(targets):
             if index >= 0:
@@ -258,6 +265,8 @@ def load(program: Program, instruction: Instruction) -> Run:
                 b.put_active(index, column if fit is None else fit(column), m)
                 if bad is not None or b.poison:
                     b.set_poison(index, bad, m)
+                if which is not None and fit is None and index in b.poison:
+                    b.partly[index] = which[:, i]
 
     instruction.propagates = False
     if space == "shared" and not strong:

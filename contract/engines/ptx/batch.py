@@ -89,6 +89,8 @@ class Batch:
         self.now: Instruction | None = None
         self.regs: list[Any] = [None] * program.slot_count
         self.poison: dict[int, Array] = {}
+        # of undefined registers the bytes that are, where these are not all (contract.engines.ptx.partly)
+        self.partly: dict[int, Array] = {}
         self.carry: Array = np.zeros(1, bool)
         self._fill(dynamic_shared)
         self.copies: Copies | None = None
@@ -257,6 +259,7 @@ class Batch:
         old = self.poison.get(index)
         if old is None and bad is None:
             return
+        self.partly.pop(index, None)
         new = np.zeros(self.lanes, bool) if old is None or mask.full else old & ~mask.lanes
         if bad is not None:
             new |= bad & mask.lanes

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engines.ptx import undefined
+from contract.engines.ptx import noncoherent, undefined
 from contract.engines.ptx.batch import Batch, Mask
 from contract.engines.ptx.decoded import Block, Instruction, Program, Together
 from contract.engines.ptx.faults import PtxFault, Unsupported
@@ -160,6 +160,7 @@ class _Runs:
         self.each = together if blocks == "together" else 1
         self.racing = Racing()
         self.window = Window([], 1)
+        self.order = Order(0, self.warps)
 
     def settled(self) -> Launched:
         """Run until no read is found that races and was not known to."""
@@ -173,6 +174,7 @@ class _Runs:
                 if not self.racing.found:
                     if fault is not None:
                         raise fault
+                    noncoherent.check(self.program, self.window, self.order, self.warps)
                     report.written = tuple(r.address for r in self.window.regions if r.kept)
                     report.racing_reads = self.racing.reads
                     report.contended = self.racing.contended
@@ -190,7 +192,7 @@ class _Runs:
         """One run, and the fault that it ended with."""
         self.window = _window(self.program, self.memory)
         self.racing.start()
-        order = Order(self.blocks, self.warps)
+        order = self.order = Order(self.blocks, self.warps)
         visits = np.zeros(len(self.program.blocks), np.int64)
         report = Launched(lanes=self.blocks * self.block[0] * self.block[1] * self.block[2])
         try:

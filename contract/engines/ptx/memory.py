@@ -94,6 +94,8 @@ class Region(Bytes):
 
     # what it was before the launch: its bytes, and which were defined; None until the launch writes it
     kept: tuple[Array, Array | None] | None = None
+    # of each granule when it was read through the non-coherent cache, 0 for never; None where none was
+    constant: Array | None = None
 
     def keep(self) -> None:
         """Keep what it is before it is written."""
@@ -135,11 +137,21 @@ class GlobalMemory:
                 raise ValueError(f"{name} overlaps {other.name}")
         self.regions.insert(at, made)
 
-    def initialise(self, address: int) -> None:
-        """Count the region that begins at this address as written: something else than a kernel did."""
+    def initialise(self, address: int, span: tuple[int, int] | None = None) -> None:
+        """Count the region that begins at this address as written: something else than a kernel did.
+
+        Args:
+            span: the first of its bytes and the one past the last, where not all.
+        """
         for region in self.regions:
-            if region.address == address:
+            if region.address != address:
+                continue
+            if span is None:
                 region.defined = None
+            elif region.defined is not None:
+                # between launches: the next one says how many bytes it watches as one
+                region.grain(1)
+                region.defined[span[0] : span[1]] = True
 
 
 class Window:
@@ -159,7 +171,7 @@ class Window:
             # granules begin with the region: of one at an odd address they are single bytes
             r.grain(min(grain, r.address & -r.address or grain))
             r.shadow = GlobalShadow((len(r.view) >> r.shift) + 1)
-            r.kept = None
+            r.kept = r.constant = None
 
     def restore(self) -> None:
         """Be as before the launch."""
@@ -169,7 +181,7 @@ class Window:
     def done(self) -> None:
         """Drop what is needed during a launch only."""
         for r in self.regions:
-            r.shadow = r.kept = None
+            r.shadow = r.kept = r.constant = None
 
     def nearest(self, address: int) -> str:
         """The region that lies nearest to an address, in words; no address, which differs from run to run."""

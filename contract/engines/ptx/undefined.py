@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from contract.engines.ptx.batch import Batch, Mask
 from contract.engines.ptx.decoded import Instruction
+from contract.engines.ptx.partly import chosen, undefined_bits
+from contract.engines.ptx.syntax import width
 
 Array = NDArray[Any]
 
@@ -101,18 +103,21 @@ def _selected(b: Batch, instruction: Instruction) -> Array:
 
 
 def _absorbed(b: Batch, instruction: Instruction) -> Array:
-    """and with a defined 0, or with a defined pattern of ones."""
+    """and with a defined 0 in every byte that is undefined, or with defined ones there."""
     found = np.zeros(b.lanes, bool)
-    for what in instruction.operands[1:]:
-        value, bad = _bits(b, what)
-        neutral = value == 0
-        if instruction.root == "or":
-            neutral = value == (
-                True
-                if value.dtype == bool
-                else value.dtype.type(-1 & (1 << 8 * value.itemsize) - 1)
-            )
-        found |= neutral & ~bad
+    bits = width(instruction.parts[-1])
+    first, second = instruction.operands[1:]
+    for what, other in ((first, second), (second, first)):
+        if getattr(other, "index", None) is None:
+            continue
+        index = getattr(what, "index", None)
+        index = b.program.slots.get((what, bits)) if index is None else index
+        if index is None:
+            continue
+        value, bad = b.regs[index], b.poison.get(index, np.zeros(1, bool))
+        unknown = undefined_bits(b, other.index)
+        neutral = unknown if instruction.root == "or" else np.zeros_like(unknown)
+        found |= ((value & unknown) == neutral) & ~bad
     return found
 
 
@@ -126,6 +131,7 @@ DECIDED: dict[str, Callable[[Batch, Instruction], Array]] = {
     "selp": _selected,
     "and": _absorbed,
     "or": _absorbed,
+    "prmt": chosen,
     "xor": _cancelled,
     "sub": _cancelled,
 }
