@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +287,59 @@ def test_sizes_are_one_to_three_numbers() -> None:
     for wrong in ((), (1, 2, 3, 4), (1, -1), None, ("a",)):
         with pytest.raises(LaunchError, match=r"k: grid .* is not one to three numbers"):
             extent("k", "grid", wrong)
+
+
+MODULE = """
+import contract, numpy as np, torch
+from pathlib import Path
+from contract.engines.cuda_launch import Kernel
+
+def made():
+    return Kernel(Path(__file__).parent / "device" / "add.cu", "add", headers=(Path(__file__).parent / "lib",))
+
+{kernel}
+
+@contract.implementation("residual_add", profile="float32", engine="ptx", requires=("nvcc",))
+def mine(a, b):
+    a, b = a.contiguous(), b.contiguous()
+    out = torch.empty_like(a)
+    {get}.launch(-(-a.numel() // 128), 128, (a, b, out, np.int32(a.numel())))
+    return out
+"""
+ADD = """
+#include "sum.cuh"
+extern "C" __global__ void add(const float *a, const float *b, float *out, int n)
+{ int i = blockIdx.x * 128 + threadIdx.x; if (i < n) out[i] = SUM(a[i], b[i]); }
+"""
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize(("lazily", "edited"), [(False, "lib/sum.cuh"), (True, "device/add.cu")])
+def test_an_edit_of_device_code_wherever_it_lies_judges_again(
+    lazily: bool, edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kernel, get = ("", "made()") if lazily else ("KERNEL = made()", "KERNEL")
+    for name, text in {
+        "pyproject.toml": "",
+        "mine.py": MODULE.replace("{kernel}", kernel).replace("{get}", get),
+        "device/add.cu": ADD,
+        "lib/sum.cuh": "#define SUM(x, y) ((x) + (y))\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def ran() -> tuple[int, bool, bool]:
+        words = ["run", "mine.py", "residual_add/float32/mine/shapes", "--effort", "quick"]
+        done = subprocess.run(
+            [sys.executable, "-m", "contract", *words], capture_output=True, text=True, check=False
+        )
+        return done.returncode, "from receipts" in done.stdout, "is not kept" in done.stdout
+
+    assert ran() == (0, False, lazily)
+    # what no import shows is judged each time
+    assert ran() == (0, not lazily, lazily)
+    file = tmp_path / edited
+    file.write_text(file.read_text().replace("+ (y)", "- (y)").replace("SUM(a", "-SUM(a"))
+    assert ran() == (1, False, lazily)

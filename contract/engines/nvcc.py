@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from contract import device_files
 from contract.engines.capture import LaunchError, MissingCompiler
 from contract.engines.tools import tool_version
 from contract.store import atomic_write_bytes, atomic_write_text, digest
@@ -150,13 +151,11 @@ def _contents(paths: Sequence[Path]) -> Iterator[tuple[str, str]]:
     from contract.sources import file_hash
 
     for path in paths:
-        if path.is_dir():
-            for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                yield f"{path.name}/{file.relative_to(path).as_posix()}", file_hash(file)
-        elif path.is_file():
-            yield path.name, file_hash(path)
-        else:
+        if not path.exists():
             raise LaunchError(f"{path}: there is no such source or header")
+        for name, file in device_files.inside(path):
+            device_files.use(file)
+            yield name, file_hash(file)
 
 
 def _compile(
