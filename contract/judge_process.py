@@ -63,6 +63,8 @@ class Judge:
         self._store_root = None if root is None else Path(root)
         self.last: tuple[str, Bench | None] = ("", None)
         self.workers: dict[tuple[Any, ...], Worker] = {}
+        # files that code was made from, for the check that is judged
+        self.used: set[str] = set()
         # implementation -> the first gate of this job, which told that it does not take the contract's arguments
         self.misfits: dict[str, str] = {}
 
@@ -81,11 +83,12 @@ class Judge:
         for check in job["checks"]:
             start = time.monotonic()
             bench.sketches = bool(self.options.get("sketches")) and check["gate"] in sketch.GATES
+            self.used = set()
             result, row = self._one(kernel, bench, check)
             result = replace(
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
             )
-            self.emit({"result": vars(result), "row": row})
+            self.emit({"result": vars(result), "row": row, "used": sorted(self.used)})
 
     def _worker_for(self, kernel: Kernel, item: Implementation | Control, engine: str) -> Worker:
         """The worker of an implementation, or of the planted controls of one colour.
@@ -178,6 +181,8 @@ class Judge:
                 if subject.touched:
                     # the next target must not find what this one left
                     subject.close()
+                if subject.worker is not None:
+                    self.used |= subject.worker.used
         except ContractError as error:
             return replace(base, outcome="fail", detail=str(error)), None
         except MemoryError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contract import captured, recordbook, registry, sources
+from contract import captured, device_files, recordbook, registry, sources
 from contract.availability import NVCC
 from contract.checks import Check
 from contract.config import RunOptions
@@ -80,14 +81,25 @@ def _reached_by(check: Check) -> _Reached:
     """`closure_of` the modules of its contract's reference and declaration, and of its target."""
     home = registry.get(check.spec["name"]).reference.__module__
     modules = {home, check.module, *_declared_in(check.spec["name"])}
-    return _reached(tuple(sorted(m for m in modules if m)))
+    return _reached(tuple(sorted(m for m in modules if m)), device_files.count())
 
 
 @cache
-def _reached(modules: tuple[str, ...]) -> _Reached:
-    reached, installed = closure_of(modules)
-    files = tuple(sorted(sources.module_files(reached).values()))
-    return _Reached(digest(dict(reached)), files, installed, reached)
+def _reached(modules: tuple[str, ...], declared: int) -> _Reached:
+    """`declared`: `device_files.count()`, as what is declared later belongs to it, too."""
+    closure, installed = closure_of(modules)
+    homes = sources.module_files(closure)
+    reached, files = dict(closure), set(homes.values())
+    for name, home in homes.items():
+        mark = f"{name}:"
+        beside = (home.parent / one.removeprefix(mark) for one in closure if one.startswith(mark))
+        files |= {path.resolve() for path in beside}
+        for path in device_files.of(home):
+            files.add(path)
+            place = mark + os.path.relpath(path, home.parent)
+            reached[place] = sources.file_hash(path) if path.is_file() else sources.ABSENT
+    reached = dict(sorted(reached.items()))
+    return _Reached(digest(reached), tuple(sorted(files)), installed, reached)
 
 
 def forget() -> None:

@@ -184,7 +184,7 @@ class _Run:
             elif kind == "fault":
                 raise value
             else:
-                self._finish(value["result"], value.get("row"))
+                self._finish(value["result"], value.get("row"), value.get("used", ()))
                 if self.halted:
                     return
 
@@ -242,7 +242,9 @@ class _Run:
             return None
         return result
 
-    def _finish(self, raw: dict[str, Any], row: dict[str, Any] | None) -> None:
+    def _finish(
+        self, raw: dict[str, Any], row: dict[str, Any] | None, used: Iterable[str] = ()
+    ) -> None:
         result = result_of({**raw, "reproduce": replay(raw["id"], self.options)})
         self.results[result.id] = result
         check = self.by_id[result.id]
@@ -251,10 +253,20 @@ class _Run:
                 self.rows.add(check.module, row)
             except ContractError as error:
                 self.notes.append(str(error))
-        edited = self._edited_of(receipts.files_of(check))
+        files = receipts.files_of(check)
+        edited = self._edited_of(files)
         self.edited |= edited
         # a resource that was recorded was not compared; a source edited meanwhile is not the one that was judged
-        if not edited and not (self.options.update_records and result.gate == "limits"):
+        recorded = self.options.update_records and result.gate == "limits"
+        # nor can a receipt stand for a file that it does not know
+        unknown = set(used) - set(map(str, files))
+        if unknown:
+            note = (
+                f"{min(unknown)}: what is judged of it is not kept, as its kernel is made in a function and no import shows"
+                " the file; make it where its module is imported"
+            )
+            self.notes += [] if note in self.notes else [note]
+        if not (edited or recorded or unknown):
             receipts.remember(self.store, self.key_of[check.id], result)
         self.on_result(result)
         if self.options.exitfirst and not result.good:
@@ -422,7 +434,7 @@ class Session:
             while check.id not in run_.results:
                 kind, value = self.done.get()
                 if kind == "result":
-                    run_._finish(value["result"], value.get("row"))
+                    run_._finish(value["result"], value.get("row"), value.get("used", ()))
         return run_.results[check.id]
 
     def close(self) -> None:

@@ -73,6 +73,7 @@ class Worker:
 
     Attributes:
         imports: modules that a new child has imported when it starts, from a process that did so once.
+        used: files that any child of this worker compiled code from.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Worker:
         self.sys_path = [str(Path(entry).absolute()) for entry in sys_path]
         self.resident = resident
         self.imports: tuple[str, ...] = ()
+        self.used: set[str] = set()
         self._child: Child | None = None
         _workers.add(self)
 
@@ -158,6 +160,7 @@ class Worker:
         if header.get("number") != child.number:
             raise Malformed("an answer to another call")
         reply = _checked_reply(header, results)
+        self.used |= _used(header)
         child.drain(1 << 20)
         if reply.outcome == "crash":
             # The setup failed; the next call tries again.
@@ -222,6 +225,13 @@ def _checked_reply(header: Mapping[str, Any], arrays: dict[str, Array]) -> Reply
     if not isinstance(payload, dict) or not isinstance(detail, str):
         raise Malformed("no payload or no detail")
     return Reply(outcome, payload, arrays, _one_line(detail, 500))
+
+
+def _used(header: Mapping[str, Any]) -> set[str]:
+    found = header.get("used", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise Malformed("no files")
+    return set(found)
 
 
 def _explain(child: Child, status: int | None) -> Reply:

@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from contract import device_files
 from contract.shared_arrays import Array, joined, open_shared, pack_frame, plain, read_frame
 
 _INT = struct.Struct("<i")
@@ -406,7 +407,15 @@ def _resolve(name: str) -> Callable[..., Any]:
 def answer(
     call: Mapping[str, Any], arrays: dict[str, Array], limit: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Outcome and results of one call; nothing that the function raises gets past here."""
+    """Outcome and results of one call, with the files that code was made from in this process; nothing that the function
+    raises gets past here."""
+    reply, results = _answered(call, arrays, limit)
+    return {**reply, "used": device_files.used()}, results
+
+
+def _answered(
+    call: Mapping[str, Any], arrays: dict[str, Array], limit: int
+) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
         if call["shared"] is not None:
             arrays = open_shared(call["shared"])

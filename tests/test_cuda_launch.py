@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from contract.engines import nvcc
+from contract.engines import nvcc, tools
 from contract.engines.capture import (
     CapturedLaunch,
     LaunchError,
@@ -160,6 +162,11 @@ def test_what_is_not_what_was_compiled_is_compiled_again(
     ("does", "said"),
     [
         ("kill -9 $$", "ended by a signal"),
+        ("exit 139", "ended by a signal"),
+        ("exit 1", "ended with 1 and said nothing"),
+        ("echo 'Segmentation fault' >&2; exit 1", "Segmentation fault"),
+        ("echo 'g++: internal compiler error: Killed' >&2; exit 4", "internal compiler error"),
+        ("echo 'cannot write a.o: No space left on device' >&2; exit 1", "No space left"),
         (
             "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\" >&2; exit 9",
             "died due",
@@ -285,3 +292,135 @@ def test_sizes_are_one_to_three_numbers() -> None:
     for wrong in ((), (1, 2, 3, 4), (1, -1), None, ("a",)):
         with pytest.raises(LaunchError, match=r"k: grid .* is not one to three numbers"):
             extent("k", "grid", wrong)
+
+
+MODULE = """
+import contract, numpy as np, torch
+from pathlib import Path
+from contract.engines.cuda_launch import Kernel
+
+def made():
+    return Kernel(Path(__file__).parent / "device" / "add.cu", "add", headers=(Path(__file__).parent / "lib",))
+
+{kernel}
+
+@contract.implementation("residual_add", profile="float32", engine="ptx", requires=("nvcc",))
+def mine(a, b):
+    a, b = a.contiguous(), b.contiguous()
+    out = torch.empty_like(a)
+    {get}.launch(-(-a.numel() // 128), 128, (a, b, out, np.int32(a.numel())))
+    return out
+"""
+ADD = """
+#include "sum.cuh"
+extern "C" __global__ void add(const float *a, const float *b, float *out, int n)
+{ int i = blockIdx.x * 128 + threadIdx.x; if (i < n) out[i] = SUM(a[i], b[i]); }
+"""
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize(("lazily", "edited"), [(False, "lib/sum.cuh"), (True, "device/add.cu")])
+def test_an_edit_of_device_code_wherever_it_lies_judges_again(
+    lazily: bool, edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kernel, get = ("", "made()") if lazily else ("KERNEL = made()", "KERNEL")
+    for name, text in {
+        "pyproject.toml": "",
+        "mine.py": MODULE.replace("{kernel}", kernel).replace("{get}", get),
+        "device/add.cu": ADD,
+        "lib/sum.cuh": "#define SUM(x, y) ((x) + (y))\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def ran() -> tuple[int, bool, bool]:
+        words = ["run", "mine.py", "residual_add/float32/mine/shapes", "--effort", "quick"]
+        done = subprocess.run(
+            [sys.executable, "-m", "contract", *words], capture_output=True, text=True, check=False
+        )
+        return done.returncode, "from receipts" in done.stdout, "is not kept" in done.stdout
+
+    assert ran() == (0, False, lazily)
+    # what no import shows is judged each time
+    assert ran() == (0, not lazily, lazily)
+    file = tmp_path / edited
+    file.write_text(file.read_text().replace("+ (y)", "- (y)").replace("SUM(a", "-SUM(a"))
+    assert ran() == (1, False, lazily)
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('unsigned short r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(r) : "f"(x[0])); x[0] = r;', "sm_89"),
+        ('unsigned r; asm("add.rn.bf16x2 %0, %1, %1;" : "=r"(r) : "r"(1)); x[0] = r;', "'add.bf16x2' requires .target sm_90"),
+        ('unsigned r; asm volatile("{ .reg .pred p; elect.sync %0|p, -1; }" : "=r"(r)); x[0] = r;', "'elect' requires .target sm_90"),
+        ('asm volatile("frobnicate;");', ""),
+        ('asm volatile("wgmma.fence.sync.aligned;");', "'wgmma.fence' not supported on .target 'sm_80'"),
+    ],
+)  # fmt: skip
+def test_what_the_assembler_refuses_of_the_target_is_not_run(
+    body: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "k.cu").write_text(f"__global__ void k(float *x) {{ {body} }}\n")
+    # what is for no architecture is the source's fault
+    with pytest.raises(NeedsLater if said else CompileError) as error:
+        launched(tmp_path, Kernel(tmp_path / "k.cu", "k"), 1, 1, (torch.ones(1),))
+    assert (said or "Not a name of any known instruction: 'frobnicate'") in str(error.value)
+    assert not list((tmp_path / "cache").rglob("*.ptx"))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", ["NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"])  # fmt: skip
+def test_no_variable_changes_what_is_compiled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "seen.h").write_text("#define SEEN\n")
+    (tmp_path / "k.cu").write_text(
+        '#if __has_include("seen.h") || defined(SEEN)\n#error "seen"\n#endif\n__global__ void k() {}\n'
+    )
+    monkeypatch.setenv(name, "-DSEEN" if name.startswith("NVCC") else str(tmp_path / "inc"))
+    assert Kernel(tmp_path / "k.cu", "k").compiled("sm_80", "ptx", tmp_path / "cache")[0]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("how", ["option", "include", "above"])
+def test_a_header_whose_edits_nobody_would_notice_is_refused(how: str, tmp_path: Path) -> None:
+    (tmp_path / "in c").mkdir()
+    header = tmp_path / "in c" / "h.cuh"
+    header.write_text("#define V 1.0f\n")
+    name = {"option": "h.cuh", "include": str(header), "above": f"../../../../..{header}"}[how]
+    (tmp_path / "k.cu").write_text(
+        f'#include "{name}"\n__global__ void k(float *x) {{ *x = V; }}\n'
+    )
+    options = (f"-I{header.parent}",) if how == "option" else ()
+    one = Kernel(tmp_path / "k.cu", "k", options)
+    with pytest.raises(LaunchError, match=r"k\.cu: it reads /.*/in c/h\.cuh, .* headers="):
+        one.compiled("sm_80", "ptx", tmp_path / "cache")
+
+
+@needs_nvcc
+def test_headers_of_the_toolkit_and_the_system_are_no_matter(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(
+        "#include <cuda_bf16.h>\n#include <cooperative_groups.h>\n#include <cmath>\n#include <cuda/std/limits>\n"
+        "__global__ void k() {}\n"
+    )
+    for form in ("ptx", "cubin"):
+        assert Kernel(tmp_path / "k.cu", "k").compiled("sm_80", form, tmp_path / "cache")[0]
+
+
+def test_a_file_of_options_is_refused(folder: Path) -> None:
+    with pytest.raises(LaunchError, match="option --options-file=all of nvcc is not taken"):
+        kernel(folder, options=("--options-file=all",)).compiled("sm_80", "ptx", folder / "cache")
+
+
+def test_a_tool_that_never_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\nexec sleep 5\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(tools, "_SECONDS", 0.1)
+    with pytest.raises(MissingCompiler, match=r"does not end within 0\.1 s"):
+        tools.tool_version(tool)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from contract import device_files
 from contract.engines import cuda_driver, nvcc
 from contract.engines.capture import (
     CapturedLaunch,
@@ -81,6 +82,7 @@ class Kernel:
                 )
         object.__setattr__(self, "source", Path(self.source))
         object.__setattr__(self, "headers", tuple(Path(path) for path in self.headers))
+        device_files.declare((self.source, *self.headers))
 
     @property
     def fusion(self) -> bool:

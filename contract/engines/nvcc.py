@@ -1,7 +1,10 @@
 """CUDA C++ to PTX and to machine code, with whatever nvcc is there and no device.
 
 nvcc is looked for in $CUDA_HOME, on the path and in the wheel nvidia-cuda-nvcc. A source is compiled in an empty folder
-that holds it and its declared headers alone, so that a header which is not declared is missed and never read stale.
+that holds it and its declared headers alone, so that a header which is not declared is missed and never read stale, and
+one that a path reaches elsewhere is refused. Variables that change what is compiled (NVCC_PREPEND_FLAGS,
+NVCC_APPEND_FLAGS, CPATH, C_INCLUDE_PATH, CPLUS_INCLUDE_PATH) are not passed on. PTX that is made is assembled once by the
+ptxas beside nvcc, where there is one, so that what no sm_80 has is not executed as sm_80.
 """
 
 from __future__ import annotations
@@ -10,22 +13,38 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from contract.engines.capture import LaunchError, MissingCompiler
+from contract import device_files
+from contract.engines.capture import LaunchError, MissingCompiler, NeedsLater
 from contract.engines.tools import tool_version
 from contract.store import atomic_write_bytes, atomic_write_text, digest
 
 #: Extra that installs the compiler, and what is in it.
 EXTRA = "kernel-contract[cuda]"
 # Raised when what is stored for a key changes.
-_SCHEMA = 3
+_SCHEMA = 4
 # nvcc error   : 'cicc' died due to signal 9 (Kill signal)
-_DIED = "died due to signal"
+_DIED = re.compile(
+    r"died due to signal|segmentation fault|internal (compiler )?error|^terminated\b|terminated program|file size limit|no space left",
+    re.IGNORECASE | re.MULTILINE,
+)
+# ptxas: Feature 'elect' requires .target sm_90 or higher; Instruction 'wgmma.fence' not supported on .target 'sm_80'
+_NEWER = re.compile(
+    r"(\w+ '[^']+' (?:requires \.target sm_\w+(?: or higher)?|not supported on \.target '\w+'))"
+)
+_UNSEEN = frozenset(
+    {"NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"}
+)
+# Options that read a file of options, or that say where what was read is kept.
+_REFUSED = re.compile(r"(-optf|--options-file|-keep-dir|--keep-dir)(=|\Z)")
+# A line marker of a preprocessed source: # 1 "/usr/include/math.h" 1 3 4
+_MARKER = re.compile(rb'^# \d+ "((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
 
 class CompileError(LaunchError):
@@ -99,9 +118,14 @@ def compiled(
 
     Raises:
         CompileError: nvcc refuses it.
-        MissingCompiler: there is no nvcc.
-        LaunchError: a source or header is missing.
+        NeedsLater: an instruction that the architecture lacks.
+        MissingCompiler: there is no nvcc, or it ended by a fault of its own.
+        LaunchError: a source or header is missing, or lies where nothing notices its edit.
     """
+    if wrong := [option for option in options if _REFUSED.match(option)]:
+        raise LaunchError(
+            f"{source}: option {wrong[0]} of nvcc is not taken: write out what it stands for"
+        )
     files = dict(_contents([source, *headers]))
     key = digest(
         {
@@ -150,13 +174,11 @@ def _contents(paths: Sequence[Path]) -> Iterator[tuple[str, str]]:
     from contract.sources import file_hash
 
     for path in paths:
-        if path.is_dir():
-            for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                yield f"{path.name}/{file.relative_to(path).as_posix()}", file_hash(file)
-        elif path.is_file():
-            yield path.name, file_hash(path)
-        else:
+        if not path.exists():
             raise LaunchError(f"{path}: there is no such source or header")
+        for name, file in device_files.inside(path):
+            device_files.use(file)
+            yield name, file_hash(file)
 
 
 def _compile(
@@ -171,21 +193,102 @@ def _compile(
         includes = [f"-I{path.name}" for path in headers if path.is_dir()]
         command = [
             str(find()), f"-{form}", *(["-Xptxas=-v"] if form == "cubin" else []), f"-arch={architecture}", "-std=c++17", "-I.", *includes, *options,
-            source.name, "-o", out.name,
+            "--keep", source.name, "-o", out.name,
         ]  # fmt: skip
-        try:
-            done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
-        except OSError as error:
-            raise MissingCompiler(f"{find()} does not run: {error}") from error
-        said = done.stderr + done.stdout
-        if done.returncode < 0 or _DIED in said:
-            # for want of memory, or by its own fault: that says nothing of the source
-            raise MissingCompiler(f"{source}: nvcc was ended by a signal: {_first_error(said)}")
-        if done.returncode == 0 and not (out.is_file() and out.stat().st_size):
+        said = _ran(source, command, folder)
+        if not (out.is_file() and out.stat().st_size):
             raise MissingCompiler(f"{source}: {find()} ended well and gave no code")
-        if done.returncode:
-            raise CompileError(f"{source}: {_first_error(said)}")
+        _check_read(source, folder)
+        if form == "ptx" and ptxas().is_file():
+            _ran(
+                source, [str(ptxas()), f"-arch={architecture}", out.name, "-o", "out.check"], folder
+            )
         return out.read_bytes(), said
+
+
+def _ran(source: Path, command: Sequence[str], folder: Path) -> str:
+    """What a tool of the compiler says of a source.
+
+    Raises:
+        NeedsLater, CompileError, MissingCompiler: as `compiled`.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        )
+    except OSError as error:
+        raise MissingCompiler(f"{command[0]} does not run: {error}") from error
+    said, tool = done.stderr + done.stdout, Path(command[0]).name
+    if not done.returncode:
+        return said
+    if newer := _NEWER.findall(said):
+        raise NeedsLater(f"{source}: {'; '.join(dict.fromkeys(newer))}")
+    if done.returncode < 0 or 128 < done.returncode < 255 or _DIED.search(said):
+        # (255 is how ptxas refuses) for want of memory or room, or by its own fault: that says nothing of the source
+        raise MissingCompiler(
+            f"{source}: {tool} was ended by a signal, or by a fault of its own: {_first_error(said)}"
+        )
+    if not said.strip():
+        raise MissingCompiler(f"{source}: {tool} ended with {done.returncode} and said nothing")
+    raise CompileError(f"{source}: {_first_error(said)}")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _UNSEEN}
+
+
+def _check_read(source: Path, folder: Path) -> None:
+    """Refuse a file that was read and is neither in the folder that is compiled in, nor the toolkit's or the system's."""
+    # not by -MD, which preprocesses once more, as for the host
+    names: dict[str, None] = {}
+    for kept in folder.glob("*.cpp1.ii"):
+        found = _MARKER.findall(kept.read_bytes())
+        names |= dict.fromkeys(os.fsdecode(name) for name in found)
+    if not names:
+        raise MissingCompiler(
+            f"{source}: {find()} does not keep what it read, or not with line markers"
+        )
+    files = [os.path.realpath(folder / _unescaped(name)) for name in names]
+    home = os.path.realpath(folder)
+    outside = [file for file in files if not file.startswith(home + os.sep)]
+    known = _system_folders(find()) if outside else ()
+    for file in outside:
+        # a #line of generated source may name what is not there
+        if os.path.isfile(file) and not any(file.startswith(place + os.sep) for place in known):
+            raise LaunchError(
+                f"{source}: it reads {file}, whose edits nothing would notice; declare the file or its folder in headers="
+                " and include it by a name below that"
+            )
+
+
+def _unescaped(name: str) -> str:
+    return re.sub(r"\\(.)", r"\1", name)
+
+
+@functools.cache
+def _system_folders(tool: Path) -> tuple[str, ...]:
+    """The real paths of the folders where an nvcc and its host compiler look for headers by themselves."""
+    command = [str(tool), "-E", "-Xcompiler", "-v", "-x", "cu", os.devnull]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        )
+    except OSError as error:
+        raise MissingCompiler(f"{tool} does not run: {error}") from error
+    listed = done.stderr.partition("search starts here:")[2].partition("End of search list")[0]
+    found = [line.strip() for line in listed.splitlines() if line.startswith(" /")]
+    return tuple(dict.fromkeys(map(os.path.realpath, ["/usr/include", *found])))
 
 
 def _first_error(text: str) -> str:

@@ -9,14 +9,22 @@ from pathlib import Path
 
 from contract.engines.capture import MissingCompiler
 
+_SECONDS = 10.0
+
 
 @functools.cache
 def tool_version(path: Path) -> str:
-    """The version that a CUDA tool states: 'release 12.9, V12.9.86' -> '12.9.86'."""
+    """The version that a CUDA tool states: 'release 12.9, V12.9.86' -> '12.9.86'.
+
+    Raises:
+        MissingCompiler: it does not run, does not end in ten seconds, or states none.
+    """
     try:
         text = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=_SECONDS
         ).stdout
+    except subprocess.TimeoutExpired as error:
+        raise MissingCompiler(f"{path} --version does not end within {_SECONDS:g} s") from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise MissingCompiler(f"{path} does not run: {error}") from error
     found = re.search(r"\bV(\d+(?:\.\d+)+)", text)
