@@ -10,11 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contract import captured, device_files, recordbook, registry, sources
+from contract import captured, device_files, device_tools, recordbook, registry, sources
 from contract.availability import NVCC
 from contract.checks import Check
 from contract.config import RunOptions
-from contract.engines import GPU
+from contract.engines import GPU, HOST
 from contract.engines.devices import identity
 from contract.environment import environment_key
 from contract.results import CheckResult
@@ -57,6 +57,7 @@ class Keys:
                 "check": check.id,
                 "requires": list(check.requires),
                 **({"gpu": identity()} if check.engine == GPU else {}),
+                **({"tools": device_tools.tools()} if check.engine != HOST else {}),
                 **depends(check, self.options.store_root),
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import re
 from collections import defaultdict
@@ -21,6 +22,7 @@ from contract.engines.capture import CapturedLaunch
 from contract.engines.cuda_launch import Kernel
 from contract.engines.triton_launch import capturing
 from contract.errors import UsageError
+from contract.store import digest
 
 # A frame that is indexed, static shared memory, a barrier; a second entry.
 SOURCE = """
@@ -324,6 +326,18 @@ def test_what_was_read_once_is_not_compiled_again(
         path.write_text(damaged)
         with pytest.raises(pytest.fail.Exception, match="read again"):
             read.resources_of(launch, "sm_80", folder)
+    # with a digest that is right: another's, or nothing that could be one
+    for wrong in (
+        {"x": 1}, [1], {"refused": 5}, {**first, "architecture": "sm_90"}, {**first, "code": None},
+        {**first, "resources": {**first["resources"], "registers": -1}},
+        {**first, "resources": {**first["resources"], "threads": 0}},
+        {**first, "resources": {"registers": "many"}}, {**first, "code_bytes": "7"}, {**first, "more": 1},
+    ):  # fmt: skip
+        path.write_text(json.dumps({"found": wrong, "digest": digest(wrong)}))
+        with pytest.raises(pytest.fail.Exception, match="read again"):
+            read.resources_of(launch, "sm_80", folder)
+    path.write_text(kept)
+    assert read.resources_of(launch, "sm_80", folder) == first
 
 
 # Occupancy: worked by hand from the tables

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract import receipts, registry, suites
+from contract import device_tools, receipts, registry, suites
 from contract.checks import Check, collect_checks
 from contract.config import RunOptions, read_config
 from contract.results import CheckResult
@@ -291,3 +291,29 @@ def test_what_a_source_edited_during_the_run_gave_is_not_stored(
     assert out.count(f"PROBLEM: {edited} was edited during the run: run again\n") == 1
     assert "1 passed" in out
     assert Store(parts / ".contract").keys() == []
+
+
+def test_another_assembler_judges_compiled_code_again(
+    checks: dict[str, Check], project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    host = checks[f"{TORCH}/shapes"]
+    compiled = dataclasses.replace(host, engine="ptx")
+
+    def keys() -> tuple[str, str]:
+        device_tools.tools.cache_clear()
+        made = receipts.Keys(options(project))
+        return made.key(host), made.key(compiled)
+
+    before = keys()
+    assert keys() == before
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tool))
+    swapped = keys()
+    assert swapped[0] == before[0]
+    assert swapped[1] != before[1]
+    tool.write_text("#!/bin/bash")
+    assert keys()[1] not in (before[1], swapped[1])
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    assert keys() == before

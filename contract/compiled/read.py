@@ -60,6 +60,7 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
     try:
         kept = json.loads(place.read_text())
         found = dict(kept["found"]) if kept["digest"] == digest(kept["found"]) else {}
+        found = found if _is_found(found, identity, limits) else {}
     except (OSError, ValueError, TypeError, KeyError):
         # absent, or damaged: it is made again
         found = {}
@@ -71,6 +72,23 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
     if "refused" in found:
         raise Refused(found["refused"])
     return found
+
+
+def _is_found(found: Mapping[str, Any], identity: Mapping[str, Any], limits: Cuda | Amd) -> bool:
+    """Whether a kept entry is of what is asked, and is one: a reason of refusal, or code and every resource."""
+    if any(name not in found or found[name] != value for name, value in identity.items()):
+        return False
+    rest = {name: value for name, value in found.items() if name not in identity}
+    if "refused" in rest:
+        return set(rest) == {"refused"} and isinstance(rest["refused"], str)
+    if set(rest) != {"code", "code_bytes", "resources"} or not isinstance(rest["code"], str):
+        return False
+    resources = rest["resources"]
+    names = AMD_RESOURCES if isinstance(limits, Amd) else CUDA_RESOURCES
+    if not isinstance(resources, dict) or set(resources) != set(names):
+        return False
+    counts = [rest["code_bytes"], *resources.values()]
+    return all(type(count) is int and count >= 0 for count in counts) and resources["threads"] > 0
 
 
 def _counts(launch: CapturedLaunch, limits: Cuda | Amd, cache: Path) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""The tools that device code is made with, as part of what a receipt depends on; nothing of Triton is imported for it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from contract.engines import nvcc
+from contract.engines.capture import MissingCompiler
+from contract.engines.tools import tool_version
+
+# Bytes at either end of a tool, which tell builds apart as well as all of its 50 MB do.
+_END = 1 << 16
+
+
+@functools.cache
+def tools() -> dict[str, str]:
+    """Name -> what tells one tool from another: of nvcc and its ptxas, and of the ptxas of Triton; once per process.
+
+    A tool that is not there is left out.
+    """
+    found = {name: _told(path) for name, path in _paths() if path.is_file()}
+    # what a script on the path runs may change behind it
+    if "ptxas" in found:
+        try:
+            found["ptxas version"] = tool_version(nvcc.ptxas())
+        except MissingCompiler as error:
+            found["ptxas version"] = str(error)
+    return found
+
+
+def _paths() -> Iterator[tuple[str, Path]]:
+    try:
+        yield "nvcc", nvcc.find()
+        yield "ptxas", nvcc.ptxas()
+    except MissingCompiler:
+        pass
+    spec = importlib.util.find_spec("triton")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for name in ("ptxas", "ptxas-blackwell"):
+            # the variable first, else what Triton brings
+            yield f"triton {name}", Path(folder) / "backends" / "nvidia" / "bin" / name
+            variable = f"TRITON_{name.replace('-', '_').upper()}_PATH"
+            if value := os.environ.get(variable):
+                yield variable, Path(value)
+
+
+def _told(path: Path) -> str:
+    """Size, and SHA-256 of both ends: the same for the same tool wherever it is installed."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        total = hashlib.sha256(file.read(_END))
+        file.seek(max(0, size - _END))
+        total.update(file.read(_END))
+    return f"{size} {total.hexdigest()}"
