@@ -317,29 +317,6 @@ def test_text_that_is_no_ptx_is_wrong() -> None:
     assert report["bad"]
 
 
-@pytest.mark.parametrize(
-    ("make", "fresh"),
-    [
-        (torch.empty_like, True),
-        (lambda x: x.new_empty(x.shape), True),
-        (torch.zeros_like, False),
-        (lambda x: torch.empty_like(x).fill_(0.0), False),
-        (lambda x: torch.mul(x, 0.0, out=torch.empty_like(x)), False),
-    ],
-    ids=["empty_like", "new_empty", "zeros_like", "fill_", "out="],
-)
-def test_memory_that_nobody_wrote_is_not_read(
-    make: Callable[[Tensor], Tensor], fresh: bool
-) -> None:
-    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
-        zero, out = make(x), torch.empty_like(x)
-        launched(RIGHT, x, zero, out)
-        return out + w
-
-    report, _, _ = run(call)
-    assert bool(report["bad"]) == fresh, report
-
-
 def pieces(x: Tensor) -> Tensor:
     made = torch.empty(2 * x.numel())
     for first in (40, 0, 20):
@@ -363,6 +340,43 @@ def strided(x: Tensor) -> Tensor:
 def moved(x: Tensor) -> Tensor:
     made = torch.empty_like(x)
     return made.unsqueeze_(0).squeeze_(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "fresh"),
+    [
+        (torch.empty_like, True),
+        (lambda x: x.new_empty(x.shape), True),
+        (torch.zeros_like, False),
+        (lambda x: torch.empty_like(x).fill_(0.0), False),
+        (lambda x: torch.mul(x, 0.0, out=torch.empty_like(x)), False),
+        (pieces, False),
+        (cat, False),
+        (strided, False),
+        (moved, True),
+    ],
+    ids=[
+        "empty_like",
+        "new_empty",
+        "zeros_like",
+        "fill_",
+        "out=",
+        "pieces",
+        "cat",
+        "strided",
+        "moved",
+    ],
+)
+def test_memory_that_nobody_wrote_is_not_read(
+    make: Callable[[Tensor], Tensor], fresh: bool
+) -> None:
+    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
+        zero, out = make(x), torch.empty_like(x)
+        launched(RIGHT, x, zero, out)
+        return out + w
+
+    report, _, _ = run(call)
+    assert bool(report["bad"]) == fresh, report
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["before", "after"])
@@ -394,21 +408,6 @@ def test_what_torch_wrote_a_part_of_is_known_in_that_part(
 
     report, _, _ = run(call)
     assert ("never" in report["bad"]) == fresh, report
-
-
-@pytest.mark.parametrize(
-    ("make", "fresh"), [(pieces, False), (cat, False), (strided, False), (moved, True)]
-)
-def test_views_and_pieces_have_the_values_that_torch_gave_them(
-    make: Callable[[Tensor], Tensor], fresh: bool
-) -> None:
-    def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
-        zero, out = make(x), torch.empty_like(x)
-        launched(RIGHT, x, zero, out)
-        return out + w
-
-    report, _, _ = run(call)
-    assert bool(report["bad"]) == fresh, report
 
 
 @pytest.mark.parametrize(
