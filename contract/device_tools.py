@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from contract.engines import nvcc
 from contract.engines.capture import MissingCompiler
-from contract.engines.tools import tool_version
+from contract.engines.tools import of_triton, tool_version
 
 # Bytes at either end of a tool, which tell builds apart as well as all of its 50 MB do.
 _END = 1 << 16
@@ -39,14 +38,13 @@ def _paths() -> Iterator[tuple[str, Path]]:
         yield "ptxas", nvcc.ptxas()
     except MissingCompiler:
         pass
-    spec = importlib.util.find_spec("triton")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for name in ("ptxas", "ptxas-blackwell"):
-            # the variable first, else what Triton brings
-            yield f"triton {name}", Path(folder) / "backends" / "nvidia" / "bin" / name
-            variable = f"TRITON_{name.replace('-', '_').upper()}_PATH"
-            if value := os.environ.get(variable):
-                yield variable, Path(value)
+    for name in ("ptxas", "ptxas-blackwell"):
+        if own := of_triton(name):
+            yield f"triton {name}", own
+        # what Triton takes in its place
+        variable = f"TRITON_{name.replace('-', '_').upper()}_PATH"
+        if value := os.environ.get(variable):
+            yield variable, Path(value)
 
 
 def _told(path: Path) -> str:

@@ -9,7 +9,6 @@ CUDA C++: nvcc for each architecture.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from contract.compiled import amdgcn, cuobjdump, elf, ptxas
 from contract.compiled.architectures import Amd, Cuda, find
 from contract.compiled.faults import Disagreement, Refused, Unreadable
 from contract.engines.capture import CapturedLaunch, MissingCompiler
-from contract.engines.tools import tool_version
+from contract.engines.tools import of_triton, tool_version
 from contract.engines.triton_cache import ptxas_log
 from contract.store import atomic_write_text, digest
 
@@ -255,9 +254,8 @@ def _cuobjdump() -> Path | None:
     places = []
     with contextlib.suppress(MissingCompiler):
         places.append(nvcc.find().with_name("cuobjdump"))
-    spec = importlib.util.find_spec("triton")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        places.append(Path(folder) / "backends" / "nvidia" / "bin" / "cuobjdump")
+    if own := of_triton("cuobjdump"):
+        places.append(own)
     return next((place for place in places if place.is_file()), None)
 
 

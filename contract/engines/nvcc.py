@@ -212,18 +212,7 @@ def _ran(source: Path, command: Sequence[str], folder: Path) -> str:
     Raises:
         NeedsLater, CompileError, MissingCompiler: as `compiled`.
     """
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-        )
-    except OSError as error:
-        raise MissingCompiler(f"{command[0]} does not run: {error}") from error
+    done = _run(command, folder)
     said, tool = done.stderr + done.stdout, Path(command[0]).name
     if not done.returncode:
         return said
@@ -239,8 +228,15 @@ def _ran(source: Path, command: Sequence[str], folder: Path) -> str:
     raise CompileError(f"{source}: {_first_error(said)}")
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _UNSEEN}
+def _run(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A tool of the compiler, without the variables that change what it makes."""
+    seen = {name: value for name, value in os.environ.items() if name not in _UNSEEN}
+    try:
+        return subprocess.run(
+            command, check=False, cwd=folder, capture_output=True, text=True, errors="replace", env=seen
+        )  # fmt: skip
+    except OSError as error:
+        raise MissingCompiler(f"{command[0]} does not run: {error}") from error
 
 
 def _check_read(source: Path, folder: Path) -> None:
@@ -274,18 +270,7 @@ def _unescaped(name: str) -> str:
 @functools.cache
 def _system_folders(tool: Path) -> tuple[str, ...]:
     """The real paths of the folders where an nvcc and its host compiler look for headers by themselves."""
-    command = [str(tool), "-E", "-Xcompiler", "-v", "-x", "cu", os.devnull]
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-        )
-    except OSError as error:
-        raise MissingCompiler(f"{tool} does not run: {error}") from error
+    done = _run([str(tool), "-E", "-Xcompiler", "-v", "-x", "cu", os.devnull])
     listed = done.stderr.partition("search starts here:")[2].partition("End of search list")[0]
     found = [line.strip() for line in listed.splitlines() if line.startswith(" /")]
     return tuple(dict.fromkeys(map(os.path.realpath, ["/usr/include", *found])))

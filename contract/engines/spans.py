@@ -37,6 +37,3 @@ def extent(tensor: Any) -> tuple[int, int, bool]:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach = 1 + sum((extent - 1) * step for extent, step in steps)
     return start, start + reach * size, reach == count
-
-
-__all__ = ["Spans", "extent"]

@@ -1,8 +1,9 @@
-"""Versions that the tools of a compiler state."""
+"""The tools of a compiler: the versions that they state, and those that Triton brings."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -31,3 +32,11 @@ def tool_version(path: Path) -> str:
     if not found:
         raise MissingCompiler(f"{path} --version names no version: {text.strip()[-80:]!r}")
     return found[1]
+
+
+def of_triton(name: str) -> Path | None:
+    """A tool of NVIDIA's that Triton brings: ptxas, ptxas-blackwell, cuobjdump; None without Triton. It is not imported."""
+    spec = importlib.util.find_spec("triton")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        return Path(folder) / "backends" / "nvidia" / "bin" / name
+    return None

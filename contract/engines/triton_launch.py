@@ -184,7 +184,8 @@ def _patched(capture: Capture, timing: bool) -> Iterator[None]:
 
     run, tune, state = jit.JITFunction.run, autotuner.Autotuner.run, dict(vars(driver))
     tuned: list[tuple[int, int]] = []
-    timed: set[tuple[int, tuple[str, ...]]] = set()
+    # of each autotuner the keys that it has timed
+    timed: dict[int, set[tuple[str, ...]]] = {}
 
     def run_one(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         options["enable_fp_fusion"] = _fusion(capture, options.get("enable_fp_fusion"))
@@ -217,11 +218,11 @@ def _patched(capture: Capture, timing: bool) -> Iterator[None]:
         chosen = {**options, **own}
         tuned.append((place, len(found)))
         try:
-            key = id(self), _tuning_key(self, options)
-            if timing and place and key not in timed:
-                timed.add(key)
-                _time(self, config, args, chosen)
-            if any(tuner == id(self) for tuner, _ in timed):
+            if timing and place:
+                key = _tuning_key(self, options)
+                if key not in timed.setdefault(id(self), set()):
+                    timed[id(self)].add(key)
+                    _time(self, config, args, chosen)
                 words = ", timed first as Triton's autotuner does"
                 capture.chosen[self.base_fn.__qualname__] += words
             if config.pre_hook is not None:
