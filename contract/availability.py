@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from contract.engines import HOST
 
 #: What is required and no package: a compiler.
 NVCC = "nvcc"
 TRITON = "triton"
-# Triton with what each process would otherwise load and compute for itself.
+# Triton and the engines of GPU code, with what each process would otherwise load and compute for itself.
 _TRITON_READY = "contract.engines.triton_ready"
 
 
-def modules(requires: Iterable[str]) -> tuple[str, ...]:
-    """What a worker imports: those of what is required that can be imported, and what goes with them; Triton first."""
-    found: dict[str, None] = {}
-    for name in requires:
-        # launches of CUDA C++ are captured together with Triton's, where it is installed
-        if name == TRITON or (name == NVCC and importlib.util.find_spec(TRITON) is not None):
-            found[_TRITON_READY] = None
-        elif name != NVCC:
-            found[name] = None
-    # so that what needs more than Triton begins like what needs Triton alone
-    return tuple(sorted(found, key=lambda name: name != _TRITON_READY))
+def modules(requires: Sequence[str], engine: str) -> tuple[str, ...]:
+    """What a worker imports: those of what is required that can be imported, and what goes with them; Triton first.
+
+    Launches of CUDA C++ are captured together with Triton's, where it is installed.
+    """
+    found = {name for name in requires if name not in (NVCC, TRITON)}
+    if TRITON in requires or (engine != HOST and importlib.util.find_spec(TRITON) is not None):
+        # first, so that what needs more than Triton begins like what needs Triton alone
+        return (_TRITON_READY, *sorted(found))
+    return tuple(sorted(found))
 
 
 def packages(requires: Iterable[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from contract import registry
 from contract.availability import modules
@@ -25,6 +26,13 @@ class Jobs:
         groups: dict[str, list[Check]] = defaultdict(list)
         for check in checks:
             groups[json.dumps(check.spec, sort_keys=True)].append(check)
+        wanted = {
+            (c.spec["name"], c.requires, c.engine) for c in chain.from_iterable(groups.values())
+        }
+        self._libraries: dict[str, int] = defaultdict(int)
+        for name, requires, engine in wanted:
+            count = len(modules(requires, engine))
+            self._libraries[name] = max(self._libraries[name], count)
         self._lock = threading.Lock()
         self._left: dict[str, list[list[Check]]] = defaultdict(list)
         for group in sorted(groups.values(), key=_cost):
@@ -51,7 +59,7 @@ class Jobs:
         return min(
             self._left,
             key=lambda name: (
-                max(len(modules(check.requires)) for job in self._left[name] for check in job),
+                self._libraries[name],
                 self._taken[name] > 0,
                 -sum(map(_cost, self._left[name])),
                 name,

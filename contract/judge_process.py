@@ -131,7 +131,7 @@ class Judge:
             # CUDA reserves far more addresses than it uses memory
             resident=engine == GPU,
         )
-        worker.imports = modules(requires)
+        worker.imports = modules(requires, engine)
         return worker
 
     def bench(self, kernel: Kernel, job: Mapping[str, Any]) -> Bench:

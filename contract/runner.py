@@ -160,9 +160,8 @@ class _Run:
             self.server = start_server()
         self.server.preload(*_preload(self.options))
         # short ones first: what begins with the same modules goes on from there
-        for imports in sorted(
-            {modules(check.requires) for check in todo}, key=lambda m: (len(m), m)
-        ):
+        wanted = {modules(*pair) for pair in {(check.requires, check.engine) for check in todo}}
+        for imports in sorted(wanted, key=lambda names: (len(names), names)):
             if imports:
                 self.server.prepare(imports)
         jobs = Jobs(todo)

@@ -49,6 +49,8 @@ def _canonical(value: object, place: str) -> str:
     if type(value) is str:
         # most of a key is hashes and names
         return _quoted(value)
+    if type(value) is int:
+        return repr(value)
     if value is None or isinstance(value, bool | int | str):
         return json.dumps(value)
     if isinstance(value, float):

@@ -18,7 +18,7 @@ import torch
 
 from contract.availability import NVCC, modules
 from contract.compiled import measure
-from contract.engines import triton_launch
+from contract.engines import GPU, HOST, PTX, triton_launch
 from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater
 from contract.engines.ptx.faults import Unsupported
 from contract.engines.triton_driver import stand_in
@@ -480,15 +480,20 @@ def test_what_is_not_what_was_compiled_is_compiled_again(
     assert again.block == before.block
 
 
-def test_a_worker_of_triton_starts_with_what_triton_computes_once() -> None:
+def test_a_worker_of_gpu_code_starts_with_what_is_computed_once() -> None:
     """Forked from a process that imported these: each would hash Triton's library and import Gluon for itself."""
     pytest.importorskip("triton", reason="triton is not installed")
-    names = modules(("triton", "liger_kernel", NVCC))
+    names = modules(("triton", "liger_kernel", NVCC), HOST)
     assert names == ("contract.engines.triton_ready", "liger_kernel")
+    # launches of any kind are captured with Triton's, also where the implementation names no library
+    assert modules((), PTX) == modules((), GPU) == names[:1]
+    assert modules((), HOST) == ()
     code = (
         f"import sys, {names[0]}\n"
         "from triton.runtime import cache\n"
         "assert cache.triton_key.cache_info().currsize == 1\n"
         "assert 'triton.experimental.gluon.nvidia.hopper' in sys.modules\n"
+        "assert 'contract.engines.executed' in sys.modules\n"
+        "assert 'contract.compiled.measure' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -100,7 +100,7 @@ def _entry(launch: CapturedLaunch, source: str, cache: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in TARGETS[launch.language]:
         try:
-            one = resources_of(launch, name, cache)
+            one = resources_of(launch, name, cache, source)
             found[name] = {k: one[k] for k in ("ptxas", "code", "code_bytes", "resources")}
         except NothingToSay:
             raise

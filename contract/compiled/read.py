@@ -35,13 +35,16 @@ _SCHEMA = 2
 _REJECTED = "assembler rejected"
 
 
-def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict[str, Any]:
+def resources_of(
+    launch: CapturedLaunch, architecture: str, cache: Path, source: str = ""
+) -> dict[str, Any]:
     """What one launch takes on an architecture, and what that was read from.
 
     Args:
         launch: as captured.
         architecture: 'sm_90', 'gfx942'; AMD's for Triton alone.
         cache: folder of what was compiled and read, named by all that it depends on.
+        source: `source_of` the launch, where the caller has it.
 
     Returns:
         {"function", "architecture", "configuration", "compiler", "ptxas", "source", "code", "code_bytes", "resources"}:
@@ -53,7 +56,7 @@ def resources_of(launch: CapturedLaunch, architecture: str, cache: Path) -> dict
         Refused: the assembler does not take the code; that is kept, too.
     """
     limits = find(architecture)
-    identity = _identity(launch, limits)
+    identity = _identity(launch, limits, source or source_of(launch))
     key = digest({"schema": _SCHEMA, "launch": _key(launch), **identity})
     place = cache / "resources" / key[:2] / f"{key}.json"
     try:
@@ -102,7 +105,7 @@ def _counts(launch: CapturedLaunch, limits: Cuda | Amd, cache: Path) -> dict[str
         return {"refused": str(error)}
 
 
-def _identity(launch: CapturedLaunch, limits: Cuda | Amd) -> dict[str, Any]:
+def _identity(launch: CapturedLaunch, limits: Cuda | Amd, source: str) -> dict[str, Any]:
     if isinstance(limits, Amd):
         assembler = "none"
     elif launch.language == "triton":
@@ -115,7 +118,7 @@ def _identity(launch: CapturedLaunch, limits: Cuda | Amd) -> dict[str, Any]:
         "configuration": list(launch.configuration),
         "compiler": launch.compiler,
         "ptxas": assembler,
-        "source": source_of(launch),
+        "source": source,
     }
 
 

@@ -21,7 +21,7 @@ ENTRIES = {profile: kernel("softcap", f"softcap_{profile}") for profile in PROFI
 THREADS = 256
 
 
-@implementation("softcap", name="cuda", engine="ptx", profile=PROFILES)
+@implementation("softcap", name="cuda", engine="ptx", profile=PROFILES, requires=("nvcc",))
 def softcap_cuda(x: torch.Tensor, *, cap: float, profile: str) -> torch.Tensor:
     """A vector of 16 bytes a thread, in one pass; the quotient is a product with 1 / cap in fp32."""
     return launched(ENTRIES[profile], x, cap)

@@ -22,7 +22,7 @@ ENTRIES = {profile: kernel("vit_pool", f"vit_pool_{profile}") for profile in PRO
 LANES, THREADS = 8, 256
 
 
-@implementation("vit_pool", name="cuda", engine="ptx", profile=PROFILES)
+@implementation("vit_pool", name="cuda", engine="ptx", profile=PROFILES, requires=("nvcc",))
 def vit_pool_cuda(
     x: torch.Tensor,
     positions: torch.Tensor,

@@ -25,7 +25,13 @@ VARIANTS = ("kept_32", "kept_32_offsets", "kept_128", "dequantised_32", "offset_
 ENTRIES = {(v, rows): kernel("w4_gemv", f"{v}_x{rows}") for v in VARIANTS for rows in ROWS}
 
 
-@implementation("w4_gemv", name="cuda", engine="ptx", profile=("kept", "dequantised", "offset"))
+@implementation(
+    "w4_gemv",
+    name="cuda",
+    engine="ptx",
+    profile=("kept", "dequantised", "offset"),
+    requires=("nvcc",),
+)
 class W4GemvCuda:
     """The packed weight is checked once, and read where it lies for every vector."""
 
