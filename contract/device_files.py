@@ -60,6 +60,8 @@ def use(file: Path) -> None:
     _used[str(file.resolve())] = None
 
 
-def used() -> list[str]:
-    """The real paths of all files that code was made from in this process."""
-    return list(_used)
+def take_used() -> list[str]:
+    """The real paths of all files that code was made from in this process since they were last taken."""
+    found = list(_used)
+    _used.clear()
+    return found

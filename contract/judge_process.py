@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +64,9 @@ class Judge:
         self._store_root = None if root is None else Path(root)
         self.last: tuple[str, Bench | None] = ("", None)
         self.workers: dict[tuple[Any, ...], Worker] = {}
-        # files that code was made from, for the check that is judged
+        # files that code was made from: for the check that is judged, and for each target so far, which may keep code
         self.used: set[str] = set()
+        self._used_by: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
         # implementation -> the first gate of this job, which told that it does not take the contract's arguments
         self.misfits: dict[str, str] = {}
 
@@ -89,6 +91,12 @@ class Judge:
                 result, seconds=time.monotonic() - start, reproduce=f"contract run {check['id']}"
             )
             self.emit({"result": vars(result), "row": row, "used": sorted(self.used)})
+
+    def _note_used(self, contract: str, check: Mapping[str, Any], files: set[str]) -> None:
+        """Files that code of the check's target was made from, now or for an earlier check of it."""
+        used = self._used_by[contract, check["target"], check["name"], check["module"]]
+        used |= files
+        self.used |= used
 
     def _worker_for(self, kernel: Kernel, item: Implementation | Control, engine: str) -> Worker:
         """The worker of an implementation, or of the planted controls of one colour.
@@ -182,7 +190,7 @@ class Judge:
                     # the next target must not find what this one left
                     subject.close()
                 if subject.worker is not None:
-                    self.used |= subject.worker.used
+                    self._note_used(kernel.contract.name, check, subject.worker.take_used())
         except ContractError as error:
             return replace(base, outcome="fail", detail=str(error)), None
         except MemoryError:

@@ -176,7 +176,7 @@ def _add_selection(add: Callable[..., Any]) -> None:
     add("-k", dest="keyword", metavar="EXPR", default="",
         help='words of ids with and, or, not: "torch and not red"')
     add("--impl", metavar="NAME", action="append", default=[],
-        help="only this implementation, which must run")
+        help="only this implementation, which must run, and what is planted for its engine and libraries (not host)")
     add("--engine", metavar="NAME", action="append", default=[],
         help="only this engine, which must run")
     add("--gate", metavar="NAME", choices=GATES, action="append", default=[],

@@ -49,10 +49,13 @@ class Check(Protocol):
     @property
     def kind(self) -> str: ...
     @property
+    def requires(self) -> tuple[str, ...]: ...
+    @property
     def keywords(self) -> Collection[str]: ...
 
 
 C = TypeVar("C", bound=Check)
+Place = tuple[str, str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,12 @@ def select(
     matches = parse_keyword(selection.keyword)
     _refuse_unknown("implementation", selection.impls, _names(checks))
     _refuse_unknown("engine", selection.engines, {c.engine for c in checks if c.implementation})
-    kept = [check for check in checks if matches(check) and _passes(check, selection)]
+    planted = {
+        _place(check)
+        for check in checks
+        if check.engine != HOST and _is_own(check, selection.impls)
+    }
+    kept = [check for check in checks if matches(check) and _passes(check, selection, planted)]
     if not selection.names:
         return kept
     files = chosen or {}
@@ -126,14 +134,26 @@ def _names(checks: Sequence[Check]) -> set[str]:
     return names | {f"{c.implementation}+{c.engine}" for c in checks if c.implementation}
 
 
-def _passes(check: Check, selection: Selection) -> bool:
+def _passes(check: Check, selection: Selection, planted: Collection[Place]) -> bool:
     gate = "reference" if check.kind == "reference" else check.gate
-    own = {check.implementation, f"{check.implementation}+{check.engine}"}
     return (
         (not selection.gates or gate in selection.gates)
-        and (not selection.impls or bool(own & set(selection.impls)))
+        and (
+            not selection.impls
+            or _is_own(check, selection.impls)
+            or (check.kind == "control" and _place(check) in planted)
+        )
         and (not selection.engines or _on_engine(check, selection.engines))
     )
+
+
+def _is_own(check: Check, names: Collection[str]) -> bool:
+    return check.implementation in names or f"{check.implementation}+{check.engine}" in names
+
+
+def _place(check: Check) -> Place:
+    """What an implementation of GPU code has in common with the kernels that are planted for it."""
+    return check.kernel, check.profile, check.engine, check.requires
 
 
 def _on_engine(check: Check, engines: Sequence[str]) -> bool:

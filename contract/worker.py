@@ -73,7 +73,6 @@ class Worker:
 
     Attributes:
         imports: modules that a new child has imported when it starts, from a process that did so once.
-        used: files that any child of this worker compiled code from.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Worker:
         self.sys_path = [str(Path(entry).absolute()) for entry in sys_path]
         self.resident = resident
         self.imports: tuple[str, ...] = ()
-        self.used: set[str] = set()
+        self._used: set[str] = set()
         self._child: Child | None = None
         _workers.add(self)
 
@@ -145,6 +144,11 @@ class Worker:
             raise
         return _with_output(reply, child)
 
+    def take_used(self) -> set[str]:
+        """Files that code was made from in the calls since they were last taken."""
+        found, self._used = self._used, set()
+        return found
+
     def _exchange(
         self, child: Child, call: Mapping[str, Any], arrays: Mapping[str, Array], seconds: float
     ) -> Reply:
@@ -160,7 +164,7 @@ class Worker:
         if header.get("number") != child.number:
             raise Malformed("an answer to another call")
         reply = _checked_reply(header, results)
-        self.used |= _used(header)
+        self._used |= _used(header)
         child.drain(1 << 20)
         if reply.outcome == "crash":
             # The setup failed; the next call tries again.

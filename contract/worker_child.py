@@ -407,10 +407,10 @@ def _resolve(name: str) -> Callable[..., Any]:
 def answer(
     call: Mapping[str, Any], arrays: dict[str, Array], limit: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Outcome and results of one call, with the files that code was made from in this process; nothing that the function
-    raises gets past here."""
+    """Outcome and results of one call, with the files that code was made from in it; nothing that the function raises gets
+    past here."""
     reply, results = _answered(call, arrays, limit)
-    return {**reply, "used": device_files.used()}, results
+    return {**reply, "used": device_files.take_used()}, results
 
 
 def _answered(

@@ -11,13 +11,14 @@ from contract.kernels.cuda import add_rms_tail
 if TYPE_CHECKING:
     from torch import Tensor
 
+PLANTED = planted("add_rms_tail")
 PLAIN: dict[str, Any] = {"branch_norm": "no", "scale": "no", "engine": "ptx", "requires": ("nvcc",)}
 NORMED: dict[str, Any] = {**PLAIN, "branch_norm": "yes"}
 
 
 def plain(fault: str, x: Tensor, residual: Tensor, weight: Tensor, eps: float, profile: str) -> Any:
     """The sum and the next norm, with the macro of one fault."""
-    entry = planted("add_rms_tail", profile, fault)
+    entry = PLANTED(profile, fault)
     return add_rms_tail.launched(entry, x, residual, weight, None, None, eps)
 
 
@@ -56,7 +57,7 @@ def one_array(
     x: Tensor, residual: Tensor, branch_weight: Tensor, weight: Tensor, *, eps: float
 ) -> Any:
     """Both sums go through one array without a barrier between them: right unless a warp is slow."""
-    entry = planted("add_rms_tail", "each_branch", "ONE_ARRAY")
+    entry = PLANTED("each_branch", "ONE_ARRAY")
     return add_rms_tail.launched(entry, x, residual, weight, branch_weight, None, eps)
 
 

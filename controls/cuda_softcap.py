@@ -11,12 +11,13 @@ from contract.kernels.cuda import softcap
 if TYPE_CHECKING:
     import torch
 
+PLANTED = planted("softcap")
 BF16 = ("each_op", "once")
 
 
 def faulty(x: torch.Tensor, cap: float, profile: str, fault: str) -> torch.Tensor:
     """softcap.cu with the macro of one fault."""
-    return softcap.launched(planted("softcap", f"softcap_{profile}", fault), x, cap)
+    return softcap.launched(PLANTED(f"softcap_{profile}", fault), x, cap)
 
 
 @red(

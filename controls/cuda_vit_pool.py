@@ -11,6 +11,7 @@ from contract.kernels.cuda import vit_pool
 if TYPE_CHECKING:
     from torch import Tensor
 
+PLANTED = planted("vit_pool")
 PROFILES = vit_pool.PROFILES
 
 
@@ -33,7 +34,7 @@ def cut_store(
     profile: str,
 ) -> Tensor:
     """The store drops the bits below."""
-    entry = planted("vit_pool", f"vit_pool_{profile}", "CUT_STORE")
+    entry = PLANTED(f"vit_pool_{profile}", "CUT_STORE")
     return vit_pool.launched(entry, x, positions, cells, bias, scale, root)
 
 
@@ -49,7 +50,7 @@ def no_barrier(
     x: Tensor, positions: Tensor, cells: Tensor, bias: Tensor, scale: Tensor, *, root: float
 ) -> Tensor:
     """The list of patches is read before every warp has written its own."""
-    entry = planted("vit_pool", "vit_pool_mean", "NO_BARRIER")
+    entry = PLANTED("vit_pool_mean", "NO_BARRIER")
     return vit_pool.launched(entry, x, positions, cells, bias, scale, root)
 
 
@@ -65,7 +66,7 @@ def half_the_votes(
     x: Tensor, positions: Tensor, cells: Tensor, bias: Tensor, scale: Tensor, *, root: float
 ) -> Tensor:
     """A warp is taken for 16 threads: patches of the upper lanes are not counted."""
-    entry = planted("vit_pool", "vit_pool_mean", "HALF_THE_VOTES")
+    entry = PLANTED("vit_pool_mean", "HALF_THE_VOTES")
     return vit_pool.launched(entry, x, positions, cells, bias, scale, root)
 
 
@@ -81,7 +82,7 @@ def tail_not_masked(
     x: Tensor, positions: Tensor, cells: Tensor, bias: Tensor, scale: Tensor, *, root: float
 ) -> Tensor:
     """Whole vectors are written: over the next cell's first columns, and past the last cell."""
-    entry = planted("vit_pool", "vit_pool_mean", "TAIL_NOT_MASKED")
+    entry = PLANTED("vit_pool_mean", "TAIL_NOT_MASKED")
     return vit_pool.launched(entry, x, positions, cells, bias, scale, root)
 
 

@@ -11,6 +11,7 @@ from contract.kernels.cuda import w4_gemv
 if TYPE_CHECKING:
     from torch import Tensor
 
+PLANTED = planted("w4_gemv")
 SYMMETRIC: dict[str, Any] = {"block": "32", "offsets": "no", "engine": "ptx", "requires": ("nvcc",)}
 
 
@@ -18,7 +19,7 @@ def symmetric(
     fault: str, x: Tensor, words: Tensor, scales: Tensor, profile: str = "kept"
 ) -> Tensor:
     """Blocks of 32 without offsets, with the macro of one fault."""
-    entry = planted("w4_gemv", f"{profile}_32_x4", fault)
+    entry = PLANTED(f"{profile}_32_x4", fault)
     return w4_gemv.launched(entry, 4, x, words, scales, None, None)
 
 
@@ -63,7 +64,7 @@ def alignment_assumed(x: Tensor, words: Tensor, scales: Tensor) -> Tensor:
 )
 def zero_point_dropped(x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
     """w = (q - 8) s, whatever the zero point."""
-    entry = planted("w4_gemv", "kept_128_x4", "ZERO_POINT_DROPPED")
+    entry = PLANTED("kept_128_x4", "ZERO_POINT_DROPPED")
     return w4_gemv.launched(entry, 4, x, words, scales, zeros, None)
 
 

@@ -44,6 +44,7 @@ class Check:
     profile: str = "once"
     engine: str = "host"
     module: str = ""
+    requires: tuple[str, ...] = ()
     keywords: frozenset[str] = field(default_factory=frozenset)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,3 +319,46 @@ def test_another_assembler_judges_compiled_code_again(
     assert keys()[1] not in (before[1], swapped[1])
     monkeypatch.delenv("TRITON_PTXAS_PATH")
     assert keys() == before
+
+
+PLANTED = """
+from pathlib import Path
+import contract, torch
+from contract import device_files
+
+FILE = Path(__file__).parent / "device" / "{contract}.cu"
+{declared}
+
+@contract.red("{contract}", profile="float32", gate="shapes", name="nothing_{contract}")
+def nothing(**operands):
+    device_files.use(FILE)
+    return torch.zeros_like(next(iter(operands.values())))
+"""
+
+
+def test_what_another_target_of_a_worker_used_is_not_held_against_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted kernels of several contracts share a worker."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "device").mkdir()
+    names = ("residual_add", "softcap", "swiglu")
+    for name in names:
+        # no import shows what the last one uses
+        declared = "device_files.declare((FILE,))" if name != "swiglu" else ""
+        text = PLANTED.replace("{contract}", name).replace("{declared}", declared)
+        (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / "device" / f"{name}.cu").write_text("")
+
+    def ran() -> str:
+        words = ["run", *(f"{name}.py" for name in names), "--effort", "quick", "-j", "1"]
+        words += ["-k", "nothing_"]
+        done = subprocess.run(
+            [sys.executable, "-m", "contract", *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert ran().count("is not kept") == 1
+    assert "(2 checks from receipts)" in ran()

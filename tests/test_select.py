@@ -24,6 +24,7 @@ class Check:
     control: str | None = None
     kind: str = "gate"
     keywords: frozenset[str] = field(default_factory=frozenset)
+    requires: tuple[str, ...] = ()
 
 
 def check(name: str, engine: str = "host", gate: str | None = None, *words: str) -> Check:
@@ -120,6 +121,33 @@ def test_an_engine_that_is_not_the_host_has_its_planted_kernels() -> None:
         ["softcap/once/triton/exact", "softcap/once/red.cut"],
         ["softcap/once/torch/exact"],
     ]
+
+
+def test_an_implementation_of_gpu_code_has_what_is_planted_for_it() -> None:
+    """Of its engine and libraries, its kernels and profiles: neither CUDA's for Triton's nor the contract's own."""
+
+    def of(name: str, library: str) -> Check:
+        return replace(check(name, gate="exact"), engine="ptx", requires=(library,))
+
+    checks = [
+        of("softcap/once/triton/exact", "triton"),
+        of("softcap/once/cuda/exact", "nvcc"),
+        of("softcap/once/red.cut", "triton"),
+        of("softcap/once/red.cuda-cut", "nvcc"),
+        of("softcap/other/red.cut", "triton"),
+        check("softcap/once/red.drop-out"),
+        check("softcap/once/torch/exact"),
+    ]
+
+    def found(selection: Selection) -> list[str]:
+        return [c.id.split("/", 1)[1] for c in select(checks, selection)]
+
+    assert found(Selection(impls=("triton",))) == ["once/triton/exact", "once/red.cut"]
+    assert found(Selection(impls=("cuda",))) == ["once/cuda/exact", "once/red.cuda-cut"]
+    assert found(Selection(impls=("torch",))) == ["once/torch/exact"]
+    assert found(Selection(impls=("triton",), gates=("stress",))) == []
+    both = Selection(impls=("triton",), engines=("ptx",))
+    assert found(both) == ["once/triton/exact", "once/red.cut"]
 
 
 def test_an_unknown_implementation_or_engine_is_refused() -> None:
