@@ -22,7 +22,7 @@ def tools() -> dict[str, str]:
 
     A tool that is not there is left out.
     """
-    found = {name: _told(path) for name, path in _paths() if path.is_file()}
+    found = {**of_nvcc(), **of_triton_alone()}
     # what a script on the path runs may change behind it
     if "ptxas" in found:
         try:
@@ -32,12 +32,21 @@ def tools() -> dict[str, str]:
     return found
 
 
-def _paths() -> Iterator[tuple[str, Path]]:
+def of_nvcc() -> dict[str, str]:
+    """Those of `tools` that make code of CUDA C++, without what they say of themselves."""
     try:
-        yield "nvcc", nvcc.find()
-        yield "ptxas", nvcc.ptxas()
+        paths = {"nvcc": nvcc.find(), "ptxas": nvcc.ptxas()}
     except MissingCompiler:
-        pass
+        return {}
+    return {name: _told(path) for name, path in paths.items() if path.is_file()}
+
+
+def of_triton_alone() -> dict[str, str]:
+    """Those that assemble what Triton makes."""
+    return {name: _told(path) for name, path in _assemblers() if path.is_file()}
+
+
+def _assemblers() -> Iterator[tuple[str, Path]]:
     for name in ("ptxas", "ptxas-blackwell"):
         if own := of_triton(name):
             yield f"triton {name}", own

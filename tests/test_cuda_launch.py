@@ -249,6 +249,31 @@ def test_a_missing_compiler_names_wheel_and_extra(
         nvcc.find.cache_clear()
 
 
+def test_another_nvcc_of_the_same_version_compiles_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, source = nvcc.find(), tmp_path / "k.cu"
+    source.write_text(
+        '#ifndef N\n#define N 7\n#endif\nextern "C" __global__ void k(int* x) { *x = N; }'
+    )
+
+    def made() -> bytes:
+        return nvcc.compiled(source, "sm_80", "ptx", cache=tmp_path / "cache")[0]
+
+    before = made()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then exec {own} --version; fi\nexec {own} -DN=8 "$@"\n'
+    )
+    (tmp_path / "bin" / "nvcc").chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    nvcc.find.cache_clear()
+    try:
+        assert made() != before
+    finally:
+        nvcc.find.cache_clear()
+
+
 def test_cuda_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvcc").write_text("")

@@ -104,9 +104,21 @@ def test_what_is_launched_is_executed_on_the_tensors() -> None:
     assert np.array_equal(outputs["out"], expected(case))
 
 
-def test_a_launcher_that_asks_torch_for_a_device_is_told_what_to_ask() -> None:
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda: torch.cuda.get_device_properties(0),
+        lambda: torch.cuda.current_stream(),
+        lambda: torch.cuda.Stream(),
+        lambda: torch.cuda.Event(),
+    ],
+    ids=["properties", "current stream", "stream", "event"],
+)
+def test_a_launcher_that_asks_torch_for_a_device_is_told_what_to_ask(
+    asks: Callable[[], Any],
+) -> None:
     def call(x: Tensor, w: Tensor, scale: float) -> Tensor:
-        torch.cuda.get_device_properties(0)
+        asks()
         return x
 
     report, _, _ = run(call)

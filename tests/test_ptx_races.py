@@ -128,6 +128,75 @@ def test_of_lanes_that_store_at_once_any_may_win(skew: int, winner: int) -> None
     assert (got == winner).all()
 
 
+def test_of_lanes_that_store_at_once_one_without_a_value_may_win() -> None:
+    body = f"{SHARED} setp.{{}}.u32 %p2, %r0, 3; @%p2 mov.u32 %r7, 5; st.shared.u32 [s], %r7; bar.sync 0; ld.shared.u32 %r6, [s]; {OUT}"
+    run(body.format("lt").replace("%r0, 3", "%r0, 64"), got := out(), block=64)
+    assert (got == 5).all()
+    with pytest.raises(PtxFault, match="stores a value that was never defined"):
+        run(body.format("ge"), out(), block=64)
+
+
+# an atomic of each lane on its own place or on one for all, then a read of the next lane's
+AFTER_ATOMICS = {
+    "another lane's": ("atom.shared.add.u32 %r8, [%r4], 1; {} ld.shared.u32 %r6, [%r7];", "bar.warp.sync -1;", ""),
+    "a sum of all": ("red.shared.add.u32 [%r2], 1; {} ld.shared.u32 %r6, [%r2];", "bar.warp.sync -1;", ""),
+    "a volatile store of another lane": ("st.volatile.shared.u32 [%r4], 1; {} ld.shared.u32 %r6, [%r7];", "bar.warp.sync -1;", ""),
+    "a write over it": ("atom.shared.add.u32 %r8, [%r4], 1; {} st.shared.u32 [%r7], 3; mov.u32 %r6, 0;", "bar.warp.sync -1;", ""),
+    "what the own lane changed": ("atom.shared.add.u32 %r8, [{}], 1; ld.shared.u32 %r6, [%r4];", "%r4", "%r7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AFTER_ATOMICS)
+def test_an_atomic_and_a_plain_access_of_another_lane_of_the_warp_race(name: str) -> None:
+    body, legal, wrong = AFTER_ATOMICS[name]
+    body = f"""{SHARED} st.shared.u32 [%r4], 0; bar.sync 0; add.u32 %r7, %r0, 1; and.b32 %r7, %r7, 31;
+        shl.b32 %r7, %r7, 2; add.u32 %r7, %r7, %r2; {body} {OUT}"""
+    run(body.replace("{}", legal), out(32), block=32)
+    with pytest.raises(PtxFault, match="of another lane of its warp"):
+        run(body.replace("{}", wrong), out(32), block=32)
+
+
+COUNTED = """{} add.u32 %r8, %r7, 1; setp.ne.u32 %p2, %r8, {}; @%p2 bra E; st.{}.u32 {}, 0; E: """
+
+
+@pytest.mark.parametrize("most", [64, 1 << 15])
+def test_who_counted_last_may_set_the_counter_back(most: int) -> None:
+    """CUDA C++ Programming Guide, __threadfence(): the last block does, by a plain store."""
+    last = COUNTED.format("setp.ne.u32 %p3, %r0, 0; @%p3 bra E; atom.global.add.u32 %r7, [%d0], 1;", 4, "global", "[%d0]")  # fmt: skip
+    run(last, count := out(1), block=64, grid=4, most_lanes=most)
+    assert count[0] == 0
+    with pytest.raises(PtxFault, match="race in global memory"):
+        run(last.replace("%r8, 4", "%r8, 3"), out(1), block=64, grid=4, most_lanes=64)
+
+
+def test_the_warp_that_counted_last_may_set_the_counter_back() -> None:
+    start = f"{SHARED} mov.u32 %r6, 0; setp.eq.u32 %p3, %r0, 0; @%p3 st.shared.u32 [s], 0; bar.sync 0; and.b32 %r9, %r0, 31; setp.ne.u32 %p3, %r9, 0; @%p3 bra E;"
+    last = COUNTED.format(f"{start} atom.shared.add.u32 %r7, [s], 1;", 2, "shared", "[s]")
+    run(last + OUT, out(), block=64)
+    unseen = last.replace("atom.shared.add.u32 %r7, [s]", "red.shared.add.u32 [s]")
+    unseen = unseen.replace("add.u32 %r8, %r7, 1;", "shr.u32 %r8, %r0, 5; add.u32 %r8, %r8, 1;")
+    with pytest.raises(PtxFault, match="race in shared memory"):
+        run(unseen + OUT, out(), block=64)
+
+
+@pytest.mark.parametrize("most", [32, 1 << 15])
+def test_atomics_of_a_blocks_scope_order_nothing_between_blocks(most: int) -> None:
+    """PTX ISA, section 8: operations whose scopes do not hold each other are not morally strong."""
+    for scope in ("gpu", "cta"):
+        own = f"atom.relaxed.{scope}.global.add.u32 %r7, [{{}}], 1;"
+        run(own.format("%e0"), out(), grid=2, most_lanes=most)
+        if scope == "gpu":
+            run(own.format("%d0"), out(), grid=2, most_lanes=32)
+            continue
+        with pytest.raises(PtxFault, match="race in global memory"):
+            run(own.format("%d0"), out(), grid=2, most_lanes=32)
+    flag = "mov.u32 %r9, %ctaid.x; setp.eq.u32 %p1, %r9, 0; @%p1 st.global.u32 [%e0], 7; @%p1 bra S; L: ld.acquire.{}.global.u32 %r7, [%d1]; setp.eq.u32 %p2, %r7, 0; @%p2 bra L; ld.global.u32 %r6, [%d0]; st.global.u32 [%e0], %r6; bra E; S: st.release.{}.global.u32 [%d1], 1; E:"
+    run(flag.format("gpu", "gpu"), out(), out(1), grid=2, block=1, most_lanes=most)
+    for scopes in (("cta", "gpu"), ("gpu", "cta")):
+        with pytest.raises(PtxFault, match="race in global memory"):
+            run(flag.format(*scopes), out(), out(1), grid=2, block=1, most_lanes=32)
+
+
 def test_named_barriers_order_those_that_meet() -> None:
     """Warp 0 makes, warp 1 takes; warp 2 was not there."""
     body = f"""{SHARED} mov.u32 %r6, 0; setp.ge.u32 %p2, %r0, 64; setp.ge.u32 %p3, %r0, 32; @%p2 bra THIRD; @%p3 bra TAKE;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_kernel import run
 
-from contract.engines.ptx.faults import PtxFault
+from contract.engines.ptx.faults import PtxFault, Unsupported
 
 RNG = np.random.default_rng(1)
 VALUES = RNG.integers(0, 1 << 32, 64, np.uint64).astype(np.uint32)
@@ -65,6 +65,32 @@ def test_shfl_that_leaves_a_lane_out_is_a_fault() -> None:
     assert np.array_equal(out[:16], VALUES[LANES[:16] ^ 1])
     with pytest.raises(PtxFault, match=r"divergence.*not all lanes.*thread \(16, 0, 0\)"):
         run(body.replace("{0}", "-1"), VALUES.copy(), out)
+
+
+def test_lanes_of_a_warp_may_meet_at_different_barrier_instructions() -> None:
+    """PTX ISA, bar.warp.sync: until all of the mask have executed one with the same mask."""
+    body = f""".shared .b32 s[64]; {LOAD} mov.u32 %r4, s; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r4; xor.b32 %r6, %r5, 64;
+        st.shared.u32 [%r5], %r2; and.b32 %r7, %r0, 16; setp.eq.u32 %p1, %r7, 0; @%p1 bra A;
+        bar.warp.sync -1; ld.shared.u32 %r3, [%r6]; bra E; A: {{}} ld.shared.u32 %r3, [%r6]; E: {STORE}"""
+    out = np.zeros(64, np.uint32)
+    run(body.replace("{}", "bar.warp.sync -1;"), VALUES.copy(), out, block=64)
+    assert np.array_equal(out, VALUES[np.arange(64) ^ 16])
+    # twice the same two places, in a loop
+    again = body.replace("@%p1 bra A;", "mov.u32 %r9, 0; L: add.u32 %r9, %r9, 1; @%p1 bra A;")
+    again = again.replace("E: ", "E: setp.lt.u32 %p2, %r9, 2; @%p2 bra L; ")
+    run(again.replace("{}", "bar.warp.sync -1;"), VALUES.copy(), out, block=64)
+    with pytest.raises(PtxFault, match="race in shared memory"):
+        run(body.replace("{}", ""), VALUES.copy(), out, block=64)
+
+
+def test_lanes_that_exchange_values_from_several_places_are_not_executed() -> None:
+    """Which they may: PTX ISA, shfl.sync: with the same qualifiers and the same mask."""
+    body = f"""{LOAD} setp.lt.u32 %p1, %r0, 16; @%p1 bra A; shfl.sync.bfly.b32 %r3, %r2, 16, 31, -1; bra E;
+        A: shfl.sync.{{}}.b32 %r3, %r2, 16, 31, -1; E: {STORE}"""
+    with pytest.raises(Unsupported, match=r"in several places: line \d+, line \d+"):
+        run(body.format("bfly"), VALUES.copy(), np.zeros(32, np.uint32))
+    with pytest.raises(PtxFault, match="divergence"):
+        run(body.format("idx"), VALUES.copy(), np.zeros(32, np.uint32))
 
 
 def test_shfl_by_a_lane_that_its_mask_does_not_name_is_a_fault() -> None:

@@ -19,8 +19,9 @@ import torch
 from contract.availability import NVCC, modules
 from contract.compiled import measure
 from contract.engines import GPU, HOST, PTX, triton_launch
-from contract.engines.capture import CapturedLaunch, LaunchError, NeedsLater
+from contract.engines.capture import CapturedLaunch, LaunchError, MissingCompiler, NeedsLater
 from contract.engines.ptx.faults import Unsupported
+from contract.engines.tools import of_triton
 from contract.engines.triton_driver import stand_in
 from contract.engines.triton_launch import capturing, configurations
 from contract.errors import DeclarationError
@@ -497,3 +498,46 @@ def test_a_worker_of_gpu_code_starts_with_what_is_computed_once() -> None:
         "assert 'contract.compiled.measure' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def assembler(path: Path, line: str) -> str:
+    """A script in place of Triton's ptxas, of the same version."""
+    own = of_triton("ptxas")
+    assert own is not None
+    path.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then exec {own} --version; fi\n{line.format(own)}\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_what_another_assembler_made_is_assembled_again(
+    client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = client.doubled.fn.fn
+    monkeypatch.setattr(kernel, "device_caches", copy.copy(kernel.device_caches))
+
+    def cubin() -> bytes:
+        kernel.device_caches.clear()
+        (launch,) = captured(tmp_path, lambda: client.run_doubled(torch.ones(256)))
+        made: bytes = launch.source.compiled.asm["cubin"]
+        return made
+
+    before = cubin()
+    line = 'exec {} "$@" -O0'
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler(tmp_path / "ptxas", line))
+    assert cubin() != before
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    assert cubin() == before
+
+
+@pytest.mark.parametrize("line", ["kill -9 $$", "exit 139"])
+def test_an_assembler_that_dies_says_nothing_of_the_kernel(
+    line: str, client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = client.doubled.fn.fn
+    monkeypatch.setattr(kernel, "device_caches", copy.copy(kernel.device_caches))
+    kernel.device_caches.clear()
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler(tmp_path / "ptxas", line))
+    with pytest.raises(MissingCompiler, match=r"^doubled: ptxas was ended by a signal"):
+        captured(tmp_path, lambda: client.run_doubled(torch.ones(256)))

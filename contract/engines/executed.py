@@ -43,7 +43,13 @@ torch = lazy("torch")
 
 
 # what torch says where it has no device
-_ASKS_TORCH = ("not compiled with CUDA enabled", "No CUDA GPUs are available", "no NVIDIA driver")
+_ASKS_TORCH = (
+    "not compiled with CUDA enabled",
+    "No CUDA GPUs are available",
+    "no NVIDIA driver",
+    "torch.cuda.Stream requires CUDA support",
+    "Tried to instantiate dummy base class",
+)
 
 
 def run(

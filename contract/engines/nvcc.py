@@ -122,6 +122,9 @@ def compiled(
         MissingCompiler: there is no nvcc, or it ended by a fault of its own.
         LaunchError: a source or header is missing, or lies where nothing notices its edit.
     """
+    # which looks for nvcc here
+    from contract import device_tools
+
     if wrong := [option for option in options if _REFUSED.match(option)]:
         raise LaunchError(
             f"{source}: option {wrong[0]} of nvcc is not taken: write out what it stands for"
@@ -136,6 +139,8 @@ def compiled(
             "form": form,
             "options": list(options),
             "nvcc": version(),
+            # one of the same version may be another one
+            "tools": device_tools.of_nvcc(),
         }
     )
     place = cache / "nvcc" / key[:2] / f"{key}.{form}"

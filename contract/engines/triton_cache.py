@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from contract.device_tools import of_triton_alone
+
 # Among the metadata of a compiled kernel.
 _LOG = "ptxas_log"
 _writing = threading.Lock()
@@ -105,8 +107,8 @@ def _sealed_by(filename: str) -> str:
 
 
 def _seal(group: Mapping[str, str]) -> str:
-    """The hash of every file of an entry, as text."""
+    """The hash of every file of an entry, and the tools that assembled it, as text: Triton asks those for a version only."""
     hashes = {
         name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in group.items()
     }
-    return json.dumps(hashes, sort_keys=True)
+    return json.dumps({**hashes, "tools": of_triton_alone()}, sort_keys=True)

@@ -26,6 +26,7 @@ from contract.engines.capture import (
     Capture,
     CapturedLaunch,
     LaunchError,
+    MissingCompiler,
     NeedsLater,
     Sink,
     default_cache,
@@ -51,6 +52,10 @@ _REFUSED = {
 _NEWER = re.compile(r"(\w+ '[^']+' requires \.target sm_\w+(?: or higher)?)")
 #: Compute capabilities that a kernel may have been written for.
 LATER = (90, 100)
+# What Triton says of a ptxas that did not refuse and died
+_DIED = re.compile(
+    r"`ptxas` (?:raised SIGSEGV|failed with error code (?:-\d+|1(?:29|[3-9]\d)|2[0-4]\d))"
+)
 _OFF = ("", "0", "false", "off", "no", "n")
 
 
@@ -270,6 +275,8 @@ def _refused(source: TritonSource, capture: Capture) -> Iterator[None]:
         yield
     except Exception as error:
         name, why = source.kernel.fn.__qualname__, _said(error)
+        if _DIED.search(str(error)):
+            raise MissingCompiler(f"{name}: ptxas was ended by a signal: {why}") from error
         later = next((f"sm_{x}" for x in LATER if _compiles(source, f"sm_{x}", capture.cache)), "")
         if later:
             raise NeedsLater(

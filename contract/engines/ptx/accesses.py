@@ -48,7 +48,6 @@ HINTS = frozenset(
         "wb",
         "wt",
         "lu",
-        "cta",
         "gpu",
         "sys",
         "cluster",
@@ -82,7 +81,8 @@ class Shape:
 
     def __init__(self, instruction: Instruction, also: frozenset[str] = frozenset()) -> None:
         self.space, self.type, self.k = "generic", "", 1
-        self.strong = self.releases = False
+        # narrow: of .cta scope, which other blocks are not in
+        self.strong = self.releases = self.narrow = False
         self.rest: list[str] = []
         for part in instruction.parts:
             name = part.split("::")[0]
@@ -97,6 +97,8 @@ class Shape:
                 self.type = part
             elif part in also:
                 self.rest.append(part)
+            elif part == "cta":
+                self.narrow = True
             elif part not in HINTS:
                 raise unsupported(instruction, f"modifier .{part}")
         if width(self.type) not in SIGNED:
@@ -231,7 +233,7 @@ def load(program: Program, instruction: Instruction) -> Run:
     if reads_parameter(instruction):
         return _parameters(program, instruction, shape, targets, memory.base.offset + memory.offset)
     address = where(program, memory, shape, instruction)
-    dtype, k, size, strong = shape.dtype, shape.k, shape.size, shape.strong
+    dtype, k, size, strong, narrow = shape.dtype, shape.k, shape.size, shape.strong, shape.narrow
     space, constant = shape.space, noncoherent.is_one(instruction)
 
     def run(b: Batch, m: Mask) -> None:
@@ -241,7 +243,7 @@ def load(program: Program, instruction: Instruction) -> Run:
         which: Array | None = None
         for memory, chosen, at in parts(b, m, flat, size, space):
             lanes = lanes_of(b, m, chosen)
-            fresh = note_read(b, memory, at, size, lanes, strong)
+            fresh = note_read(b, memory, at, size, lanes, strong, narrow)
             if constant and isinstance(memory, Region):
                 noncoherent.note(b, memory, at, size)
             got = memory.take(at, dtype, k)
@@ -413,8 +415,8 @@ def store(program: Program, instruction: Instruction) -> Run:
                     "stores a value that was never defined", int(lanes[np.nonzero(worse)[0][0]])
                 )
             if shape.strong:
-                published(b, memory, lanes, shape.releases)
-            write(b, memory, at, size, lanes, mine, worse, strong=shape.strong)
+                published(b, memory, lanes, shape)
+            write(b, memory, at, size, lanes, mine, worse, strong=shape.strong, narrow=shape.narrow)
 
     instruction.propagates = False
     if space == "shared" and not shape.strong:
@@ -474,10 +476,11 @@ def _global_stores(dtype: Any, k: int, size: int, parts: list[Any]) -> Callable[
     return run
 
 
-def published(b: Batch, memory: Bytes, lanes: Array, releases: bool) -> None:
+def published(b: Batch, memory: Bytes, lanes: Array, shape: Shape) -> None:
     """A strong write or an atomic: what its warp fenced before is now known to those that look."""
     warps = np.unique(b.warp[lanes])
-    b.order.publish(warps, releases=releases, everywhere=isinstance(memory, Region))
+    everywhere = isinstance(memory, Region) and not shape.narrow
+    b.order.publish(warps, releases=shape.releases, everywhere=everywhere)
 
 
 def undefined(b: Batch, registers: tuple[int, ...], m: Mask) -> Array | None:

@@ -71,6 +71,11 @@ def atom(program: Program, instruction: Instruction) -> Run:
     )
     dtype, size, space = shape.dtype, shape.size, shape.space
     index, fit = target
+    observed = index >= 0 and any(
+        index in one.reads
+        for block in program.blocks
+        for one in (*block.body, *([block.end] if block.end else []))
+    )
 
     def run(b: Batch, m: Mask) -> None:
         flat = b.active(address(b), m)
@@ -85,7 +90,7 @@ def atom(program: Program, instruction: Instruction) -> Run:
         for memory, chosen, at in parts(b, m, flat, size, space):
             lanes = lanes_of(b, m, chosen)
             mine = values if chosen is None else [v[chosen] for v in values]
-            _noted(b, memory, at, size, lanes, operation[0], shape)
+            _noted(b, memory, at, size, lanes, operation[0], shape, observed)
             shared = isinstance(memory, Region)
             got = in_turn(memory, at, dtype, mine, flushed if shared else f)
             if shared and b.program.polls and (memory.take(at, dtype) != got).any():
@@ -102,7 +107,14 @@ def atom(program: Program, instruction: Instruction) -> Run:
 
 
 def _noted(
-    b: Batch, memory: Bytes, at: Array, size: int, lanes: Array, operation: str, shape: Shape
+    b: Batch,
+    memory: Bytes,
+    at: Array,
+    size: int,
+    lanes: Array,
+    operation: str,
+    shape: Shape,
+    observed: bool,
 ) -> None:
     if memory.defined is not None and operation != "exch":
         g, each = memory.granules(at, size)
@@ -110,10 +122,21 @@ def _noted(
         if fresh.any():
             bad = int(np.nonzero(fresh)[0][0]) // each
             b.fault(f"changes {memory.name} that was never written", int(lanes[bad]))
-    note_write(b, memory, at, size, lanes, lambda: np.ones(len(at), bool), atomic=True)
-    published(b, memory, lanes, shape.releases)
+    every = np.ones(len(at), bool)
+    note_write(
+        b,
+        memory,
+        at,
+        size,
+        lanes,
+        lambda: every,
+        atomic=True,
+        observed=observed,
+        narrow=shape.narrow,
+    )
+    published(b, memory, lanes, shape)
     b.order.look(np.unique(b.warp[lanes]))
-    if isinstance(memory, Region):
+    if isinstance(memory, Region) and not shape.narrow:
         b.order.acquired[np.unique(b.owner[lanes]) + b.first] = b.order.time + 1
 
 

@@ -29,10 +29,12 @@ LAST_BARRIER = 15
 
 def meeting(program: Program, block: Block, first: Instruction) -> None:
     """Say what a block that begins with a warp-wide instruction asks of the lanes that come to it."""
-    block.gather = gatherer(program, first)
+    block.gather = gatherer(program, block, first)
 
 
-def gatherer(program: Program, first: Instruction) -> Callable[[Batch, Mask], Array | None] | None:
+def gatherer(
+    program: Program, block: Block, first: Instruction
+) -> Callable[[Batch, Mask], Array | None] | None:
     """A function that gives the lanes that must wait for others; None for an instruction that asks nothing."""
     root, parts = first.root, first.parts
     if root in ("shfl", "vote", "match", "redux", "elect") or (
@@ -42,6 +44,7 @@ def gatherer(program: Program, first: Instruction) -> Callable[[Batch, Mask], Ar
         if not isinstance(what, (Register, Constant)):
             raise malformed(first, "a member mask")
         slot = program.slot(what, 32)
+        block.members = -1 if first.guard is not None else slot
 
         def members(b: Batch, m: Mask) -> Array | None:
             absent = missing(b, m, b.wide(slot))

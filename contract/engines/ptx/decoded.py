@@ -147,6 +147,7 @@ class Block:
     Attributes:
         steps: what all lanes of a batch do where they come here together: the instructions of this block and of those
             up to `last` (contract.engines.ptx.together).
+        members: the slot of the member mask of the instruction of a warp that it begins with; -1 for none.
     """
 
     number: int
@@ -154,6 +155,7 @@ class Block:
     end: Instruction | None = None
     meets: bool = False
     gather: Callable[[Any, Any], Any] | None = None
+    members: int = -1
     steps: list[Instruction | Together] = field(default_factory=list)
     last: int = 0
 

@@ -366,6 +366,8 @@ def _gathered(b: Batch, block: Block, m: Mask) -> Mask | None:
     if waits is None:
         return m
     b.schedule.park(block.number, waits)
+    if block.members >= 0 and len(b.schedule.parked) > 1:
+        b.schedule.joined()
     lanes = m.lanes & ~waits
     count = int(np.count_nonzero(lanes))
     return Mask(lanes, count, False) if count else None

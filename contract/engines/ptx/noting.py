@@ -17,15 +17,18 @@ Array = NDArray[Any]
 
 
 def note_read(
-    b: Batch, memory: Bytes, at: Array, size: int, lanes: Array, strong: bool
+    b: Batch, memory: Bytes, at: Array, size: int, lanes: Array, strong: bool, narrow: bool = False
 ) -> Array | None:
-    """Check a read for races and note it; which of the accesses read bytes without a value: never written, or racing."""
+    """Check a read for races and note it; which of the accesses read bytes without a value: never written, or racing.
+
+    narrow: of .cta scope.
+    """
     g, each = memory.granules(at, size)
     racing = None
     if memory.shadow is not None:
         by = lanes if each == 1 else np.repeat(lanes, each)
         racing = b.racing.undefined(b.now, memory, g, b.grid_warp[by]) if b.racing.readers else None
-        _note_read(b, memory, g, by, strong, racing)
+        _note_read(b, memory, g, by, strong, narrow, racing)
     fresh = None if memory.defined is None else ~memory.defined[g]
     bad = racing if fresh is None else fresh if racing is None else fresh | racing
     if bad is None or not bad.any():
@@ -36,7 +39,13 @@ def note_read(
 
 
 def _note_read(
-    b: Batch, memory: Bytes, g: Array, by: Array, strong: bool, racing: Array | None
+    b: Batch,
+    memory: Bytes,
+    g: Array,
+    by: Array,
+    strong: bool,
+    narrow: bool,
+    racing: Array | None,
 ) -> None:
     """Check and note a read of granules by lanes; those that are known to race are not looked for again."""
     shadow, order = memory.shadow, b.order
@@ -50,9 +59,9 @@ def _note_read(
         found = shadow.unordered(g, b.warp[by], by % WARP, order, write=False, atomic=strong)
     else:
         assert shadow is not None
-        if strong:
+        if strong and not narrow:
             order.acquired[np.unique(warp // order.warps)] = time
-        found = shadow.unordered(g, warp, order, write=False, atomic=strong)
+        found = shadow.unordered(g, warp, order, write=False, atomic=strong, narrow=narrow)
     for one in found:
         _racing_read(b, memory, g, by, one)
     if strong:
@@ -112,16 +121,22 @@ def note_write(
     changed: Callable[[], Array],
     *,
     atomic: bool = False,
+    observed: bool = False,
+    narrow: bool = False,
     undefined: Array | None = None,
 ) -> None:
-    """Check a write for races and note it, before it is done. changed: of each access, whether bytes will change."""
+    """Check a write for races and note it, before it is done. changed: of each access, whether bytes will change;
+    observed: whether what an atomic gives is looked at; narrow: whether it is of .cta scope."""
     g, each = memory.granules(at, size)
     shadow, order = memory.shadow, b.order
     if isinstance(memory, Region):
         memory.keep()
     if memory.defined is not None:
         bad = undefined if undefined is None or each == 1 else np.repeat(undefined, each)
-        memory.defined[g] = True if bad is None else ~bad
+        memory.defined[g] = True
+        if bad is not None:
+            # where several lanes store at once any may win
+            memory.defined[g[bad]] = False
     if shadow is None:
         return
     time = order.tick(b.now)
@@ -130,7 +145,9 @@ def note_write(
     if isinstance(shadow, SharedShadow):
         found = shadow.unordered(g, b.warp[by], by % WARP, order, write=True, atomic=atomic)
     else:
-        found = shadow.unordered(g, b.grid_warp[by], order, write=True, atomic=atomic)
+        found = shadow.unordered(
+            g, b.grid_warp[by], order, write=True, atomic=atomic, narrow=narrow
+        )
     for one in found:
         differs = changed() if each == 1 else np.repeat(changed(), each)
         chosen = differs[one.at]
@@ -141,9 +158,17 @@ def note_write(
             raise PtxFault(_race(b, memory, "write", int(by[one.at[0]]), one))
         _racing_write(b, memory, g, by, one)
     if isinstance(shadow, SharedShadow):
-        shadow.mark_write(g, b.local_warp[by], by % WARP, time, atomic=atomic)
+        shadow.mark_write(g, b.local_warp[by], by % WARP, time, atomic=atomic, observed=observed)
     else:
-        shadow.mark_write(g, b.grid_warp[by], time, order.warps, atomic)
+        shadow.mark_write(
+            g,
+            b.grid_warp[by],
+            time,
+            order.warps,
+            atomic=atomic,
+            observed=observed,
+            narrow=narrow,
+        )
 
 
 def _landed(b: Batch, memory: Bytes, g: Array, by: Array, what: str) -> None:
@@ -179,6 +204,7 @@ def write(
     bad: Array | None,
     *,
     strong: bool = False,
+    narrow: bool = False,
 ) -> None:
     """Check, note and do a write."""
 
@@ -188,7 +214,7 @@ def write(
         )
         return differs if values.ndim == 1 else np.asarray(differs.any(1))
 
-    note_write(b, memory, at, size, lanes, changed, atomic=strong, undefined=bad)
+    note_write(b, memory, at, size, lanes, changed, atomic=strong, narrow=narrow, undefined=bad)
     memory.put(at, values)
     if isinstance(memory, Region):
         b.window.version += 1

@@ -2,7 +2,8 @@
 
 Time is one number that grows with every access. `known[w, v]` is the time up to which warp w knows all that warp v of
 its block has done; barriers raise it. An access by another warp that is later than what is known, one of the two being
-a write, is a race; a write that leaves the bytes as they are is none, and two atomics are none.
+a write, is a race; a write that leaves the bytes as they are is none, and two atomics are none. Whoever changed a granule by
+an atomic, and looks at what it gave, comes after all atomics before that: they were observed (PTX ISA, 8, causality order).
 
 The lanes of a warp are threads, too: of shared memory an access by another lane of the own warp is a race unless a
 barrier or bar.warp.sync lies between, for either of which `met[w]` is the time. Of the lanes that read a granule the last
@@ -79,8 +80,11 @@ class SharedShadow(_Marks):
         self.read = np.zeros((granules, warps), np.int64)
         self.writing = np.zeros(granules, np.int8)
         self.reading = np.zeros((granules, warps), np.int8)
-        # made by the first atomic
+        # made by the first atomic: when each warp changed it, and the lane that did so last
         self.changed: Array | None = None
+        self.changing = np.zeros(0, np.int8)
+        # whether what the last one gave is looked at
+        self.observed = np.zeros(0, bool)
         self.last_write = self.last_read = 0
 
     def unordered(
@@ -104,10 +108,18 @@ class SharedShadow(_Marks):
             mine = times[g]
             if mine.max(initial=0) <= floor:
                 continue
-            at, who = np.nonzero(mine > order.known[warp])
+            late = mine > order.known[warp]
+            if times is changed:
+                last = self._last(mine)[:, None]
+                late &= np.take_along_axis(late, last, 1) | ~self.observed[g][:, None]
+            at, who = np.nonzero(late)
             if len(at):
                 found.append(Unordered(at, who, mine[at, who], times is self.read))
         return found
+
+    def _last(self, times: Array) -> Array:
+        """Which warp was the last; of those that were at once, the last in turn."""
+        return np.asarray(self.warps - 1 - times[:, ::-1].argmax(1))
 
     def _within(
         self, g: Array, warp: Array, lane: Array, order: Order, *, write: bool
@@ -121,6 +133,15 @@ class SharedShadow(_Marks):
             if late.any():
                 at = np.nonzero(late)[0]
                 found.append(Unordered(at, warp[at] % self.warps, written[at], False))
+        if self.changed is not None and self.last_write > floor:
+            mine = self.changed[g]
+            last = self._last(mine)
+            when = mine[np.arange(len(g)), last]
+            late = (when > order.met[warp]) & (self.changing[g] != lane)
+            late &= last == warp % self.warps
+            if late.any():
+                at = np.nonzero(late)[0]
+                found.append(Unordered(at, last[at], when[at], False))
         if write and self.last_read > floor:
             own = g * self.warps + warp % self.warps
             read = self.read.reshape(-1)[own]
@@ -152,13 +173,18 @@ class SharedShadow(_Marks):
         last: int = 0,
         *,
         atomic: bool = False,
+        observed: bool = False,
     ) -> None:
-        """Note writes, as `mark_read` does reads."""
+        """Note writes, as `mark_read` does reads. observed: what an atomic gave decides about something."""
         self.last_write = last or int(time)
         if atomic:
             if self.changed is None:
                 self.changed = np.zeros((self.granules, self.warps), np.int64)
+                self.changing = np.zeros(self.granules, np.int8)
+                self.observed = np.zeros(self.granules, bool)
             self.changed[g, warp] = time
+            self.changing[g] = lane
+            self.observed[g] = observed
             return
         self.writer[g] = warp
         self.writing[g] = lane
@@ -208,6 +234,10 @@ class GlobalShadow:
         self.pending: list[tuple[Array, Array, int, int]] = []
         self.reads: _Two | None = None
         self.atomics: _Two | None = None
+        # those of .cta scope
+        self.narrow: _Two | None = None
+        # whether what the last one gave is looked at
+        self.observed = np.zeros(0, bool)
 
     def make(self) -> None:
         self.writer = np.full(self.granules, -1, np.int32)
@@ -226,21 +256,45 @@ class GlobalShadow:
             self.make()
 
     def mark_write(
-        self, g: Array, warp: Array, time: int | Array, warps: int, atomic: bool = False
+        self,
+        g: Array,
+        warp: Array,
+        time: int | Array,
+        warps: int,
+        *,
+        atomic: bool = False,
+        observed: bool = False,
+        narrow: bool = False,
     ) -> None:
         if self.reads is None:
             self.make()
         if atomic:
-            self.atomics = self.atomics or _Two(self.granules)
+            if self.atomics is None:
+                self.atomics = _Two(self.granules)
+                self.observed = np.zeros(self.granules, bool)
             self.atomics.mark(g, warp, int(time), warps)
+            self.observed[g] = observed
+            if narrow:
+                self.narrow = self.narrow or _Two(self.granules)
+                self.narrow.mark(g, warp, int(time), warps)
             return
         self.writer[g] = warp
         self.written[g] = time
 
     def unordered(
-        self, g: Array, warp: Array, order: Order, *, write: bool, atomic: bool
+        self,
+        g: Array,
+        warp: Array,
+        order: Order,
+        *,
+        write: bool,
+        atomic: bool,
+        narrow: bool = False,
     ) -> list[Unordered]:
-        """Earlier accesses that are not ordered before the present ones; `who` are warps of the grid."""
+        """Earlier accesses that are not ordered before the present ones; `who` are warps of the grid.
+
+        narrow: the present ones are of .cta scope, so that atomics of other blocks are none to them.
+        """
         if self.reads is None:
             if not write:
                 return []
@@ -248,7 +302,15 @@ class GlobalShadow:
         assert self.reads is not None
         others = [(self.writer[g], self.written[g], False)]
         if not atomic and self.atomics is not None:
-            others += [(*one, False) for one in self.atomics.both(g)]
+            (last, when), (other, earlier) = self.atomics.both(g)
+            seen = (last == warp) | order.before(np.maximum(last, 0), when, warp)
+            seen &= self.observed[g]
+            others += [(last, when, False), (np.where(seen, -1, other), earlier, False)]
+        apart = (self.atomics if narrow else self.narrow) if atomic else None
+        if apart is not None:
+            block = warp // order.warps
+            for who, when in apart.both(g):
+                others.append((np.where(who // order.warps == block, -1, who), when, False))
         if write:
             others += [(*one, True) for one in self.reads.both(g)]
         found = []

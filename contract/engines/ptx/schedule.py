@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.engines.ptx.batch import WARP, Batch, Mask
-from contract.engines.ptx.decoded import Instruction
+from contract.engines.ptx.decoded import Block, Instruction
+from contract.engines.ptx.faults import Unsupported
 
 Array = NDArray[Any]
 # so often in a row the lowest block goes first although others could: they might be what it waits for. Then one of all,
@@ -113,6 +114,39 @@ class Schedule:
         count = int(np.count_nonzero(lanes))
         held = self.parked.get(number)
         self.parked[number] = (lanes, count) if held is None else (held[0] | lanes, held[1] + count)
+
+    def joined(self) -> None:
+        """Let lanes go that wait at bar.warp.sync in several places, and are all that their mask names."""
+        b = self.b
+        sites = [
+            number
+            for number in self.parked
+            if not b.program.blocks[number].body and b.program.blocks[number].members >= 0
+        ]
+        gone = self._together(sites)
+        if not gone.any():
+            return
+        b.order.lanes(np.unique(b.warp[gone]))
+        for number in sites:
+            held, _ = self.parked.pop(number)
+            if (held & ~gone).any():
+                self.park(number, held & ~gone)
+            if (held & gone).any():
+                self.go(number + 1, held & gone, int(np.count_nonzero(held & gone)))
+
+    def _together(self, sites: list[int]) -> Array:
+        """Of the lanes that are set aside at these blocks, those that are all that their member masks name."""
+        b = self.b
+        members = np.zeros(b.lanes, np.uint32)
+        for number in sites:
+            held, _ = self.parked[number]
+            members = np.where(held, b.wide(b.program.blocks[number].members), members)
+        rows = members.reshape(-1, WARP)
+        # bit j of lane i: lane j runs and is set aside with the same mask, or has exited
+        here = (rows[:, :, None] == rows[:, None, :]) | b.exited.reshape(-1, 1, WARP)
+        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+        came = (here * bits).sum(2, dtype=np.uint32).reshape(-1)
+        return np.asarray((members != 0) & (members & ~came == 0) & ~b.exited)
 
     def stop(self, m: Mask) -> None:
         """Lanes that exit."""
@@ -252,6 +286,7 @@ class Schedule:
         if self.parked:
             number, (lanes, _) = next(iter(self.parked.items()))
             block = b.program.blocks[number]
+            self._check_apart(block)
             b.now = block.body[0] if block.body else block.end
             lane = int(np.argmax(lanes))
             warp = slice(lane // WARP * WARP, lane // WARP * WARP + WARP)
@@ -272,6 +307,25 @@ class Schedule:
                 lane,
             )
         b.fault("deadlock: fewer threads come to this barrier than it waits for", lane)
+
+    def _check_apart(self, block: Block) -> None:
+        """Raise Unsupported where lanes exchange values from several places, which all that take part may."""
+        b = self.b
+        if not block.body or block.members < 0:
+            return
+        first = block.body[0]
+        alike = [
+            number
+            for number in self.parked
+            if (other := b.program.blocks[number]).body
+            and other.members >= 0
+            and other.body[0].opcode == first.opcode
+        ]
+        if self._together(alike).any():
+            lines = ", ".join(b.program.line(b.program.blocks[n].body[0]) for n in alike)
+            raise Unsupported(
+                f"{b.program.name}: lanes of one warp meet at `{first.opcode}` in several places: {lines}"
+            )
 
     def _where(self, lane: int, waits: list[tuple[str, Array]]) -> str:
         for text, lanes in waits:
