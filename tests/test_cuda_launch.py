@@ -22,7 +22,10 @@ from contract.engines.capture import (
     extent,
 )
 from contract.engines.cuda_launch import Kernel
+from contract.engines.executed import Execution
 from contract.engines.nvcc import CompileError
+from contract.engines.pointers import tensors_at
+from contract.engines.ptx.faults import PtxFault
 from contract.engines.ptx_entries import entries
 from contract.engines.triton_launch import capturing
 from contract.errors import DeclarationError
@@ -449,3 +452,41 @@ def test_a_tool_that_never_ends_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tools, "_SECONDS", 0.1)
     with pytest.raises(MissingCompiler, match=r"does not end within 0\.1 s"):
         tools.tool_version(tool)
+
+
+STRUCTURE = """
+struct P { const float *x; float *out; int n; float scale; };
+extern "C" __global__ void scaled(P p)
+{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < p.n) p.out[i] = p.scale * p.x[i]; }
+"""
+
+
+@needs_nvcc
+def test_pointers_in_a_structure_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(STRUCTURE)
+    one = Kernel(tmp_path / "k.cu", "scaled")
+    x, out = torch.arange(100.0), torch.zeros(100)
+    # begins inside the storage
+    part = x[10:]
+    given = struct.pack("<QQif", part.data_ptr(), out.data_ptr(), 90, 2.0)
+    execution = Execution(0)
+    with capturing(execution.execute, cache=tmp_path / "cache"):
+        one.launch(1, 96, (given,))
+    assert torch.equal(out[:90], 2 * part)
+    assert not out[90:].any()
+    # one element more than the tensor has
+    given = struct.pack("<QQif", part.data_ptr(), out.data_ptr(), 91, 2.0)
+    with (
+        pytest.raises(PtxFault, match=r"argument 0, byte 0"),
+        capturing(Execution(0).execute, cache=tmp_path / "cache"),
+    ):
+        one.launch(1, 96, (given,))
+
+
+def test_numbers_are_not_taken_for_pointers() -> None:
+    x = torch.ones(4)
+    assert tensors_at({"a": struct.pack("<QdQ", 12, 6.0, 0), "b": b"\1\2\3"}) == {}
+    found = tensors_at({"a": struct.pack("<QQ", 7, x.data_ptr() + 15)})
+    assert list(found) == ["a, byte 8"]
+    assert found["a, byte 8"].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert tensors_at({"a": struct.pack("<Q", x.data_ptr() + 16)}) == {}

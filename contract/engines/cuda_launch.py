@@ -38,6 +38,7 @@ from contract.engines.capture import (
     pointer,
 )
 from contract.engines.nvcc import CompileError
+from contract.engines.pointers import tensors_at
 from contract.engines.ptx_entries import entries
 from contract.engines.tools import tool_version
 from contract.errors import DeclarationError
@@ -101,7 +102,8 @@ class Kernel:
 
         Args:
             grid, block: a number, or up to three.
-            arguments: tensors; numbers of a stated size (NumPy scalars, ctypes); bytes for what is passed by value.
+            arguments: tensors; numbers of a stated size (NumPy scalars, ctypes); bytes for what is passed by value, in
+                which addresses of tensors that are alive are found.
             shared: bytes of dynamic shared memory.
 
         Raises:
@@ -115,6 +117,7 @@ class Kernel:
             (f"argument {i}", self._packed(f"argument {i}", value, tensors))
             for i, value in enumerate(arguments)
         ]
+        tensors |= tensors_at({name: data for name, data in values if name not in tensors})
         sizes = extent(self.name, "grid", grid), extent(self.name, "block", block)
         if capture is not None and not capture.native:
             built = self._built(capture.target, shared, capture.cache)
