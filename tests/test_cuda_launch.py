@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 import subprocess
 import sys
@@ -490,3 +491,27 @@ def test_numbers_are_not_taken_for_pointers() -> None:
     assert list(found) == ["a, byte 8"]
     assert found["a, byte 8"].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert tensors_at({"a": struct.pack("<Q", x.data_ptr() + 16)}) == {}
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "declared"), [("cap.h", "cap.h"), ("lib/cap.h", "lib"), ("nowhere.h", "")]
+)
+def test_a_header_that_lies_beside_its_source_is_to_be_declared(
+    name: str, declared: str, tmp_path: Path
+) -> None:
+    if declared:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "k.cu").write_text(f'#include "{name}"\n__global__ void k() {{}}\n')
+    with pytest.raises(CompileError, match=f"{name}: No such file") as error:
+        Kernel(tmp_path / "k.cu", "k").compiled("sm_80", "ptx", tmp_path / "cache")
+    assert ("declare " in str(error.value)) == bool(declared)
+    assert not declared or f"declare {tmp_path / declared} in headers=" in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["-arch=sm_90a", "-arch", "--gpu-architecture=sm_90", "-gencode=arch=compute_90,code=sm_90"])  # fmt: skip
+def test_the_architecture_is_no_option(option: str, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text("__global__ void k() {}\n")
+    with pytest.raises(LaunchError, match=rf"option {re.escape(option)} .*leave it out"):
+        Kernel(tmp_path / "k.cu", "k", options=(option,)).compiled("sm_80", "ptx", tmp_path)

@@ -43,6 +43,12 @@ _UNSEEN = frozenset(
 )
 # Options that read a file of options, or that say where what was read is kept.
 _REFUSED = re.compile(r"(-optf|--options-file|-keep-dir|--keep-dir)(=|\Z)")
+# What each compilation says for itself.
+_TARGET = re.compile(
+    r"(-arch|--?gpu-architecture|-code|--?gpu-code|-gencode|--?generate-code)(=|\Z)"
+)
+# fatal error: cap.h: No such file or directory
+_ABSENT = re.compile(r"fatal error: (\S+): No such file")
 # A line marker of a preprocessed source: # 1 "/usr/include/math.h" 1 3 4
 _MARKER = re.compile(rb'^# \d+ "((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
@@ -128,6 +134,11 @@ def compiled(
     if wrong := [option for option in options if _REFUSED.match(option)]:
         raise LaunchError(
             f"{source}: option {wrong[0]} of nvcc is not taken: write out what it stands for"
+        )
+    if wrong := [option for option in options if _TARGET.match(option)]:
+        raise LaunchError(
+            f"{source}: option {wrong[0]} of nvcc is not taken: it is compiled for each architecture that is asked for;"
+            " leave it out"
         )
     files = dict(_contents([source, *headers]))
     key = digest(
@@ -230,7 +241,17 @@ def _ran(source: Path, command: Sequence[str], folder: Path) -> str:
         )
     if not said.strip():
         raise MissingCompiler(f"{source}: {tool} ended with {done.returncode} and said nothing")
-    raise CompileError(f"{source}: {_first_error(said)}")
+    raise CompileError(f"{source}: {_first_error(said)}{_undeclared(source, said)}")
+
+
+def _undeclared(source: Path, said: str) -> str:
+    """What to do about a header that lies beside the source, and is not where it is compiled."""
+    absent = _ABSENT.search(said)
+    if absent is None or not (source.parent / absent[1]).exists():
+        return ""
+    # a header below a folder comes with the folder
+    declared = source.parent / Path(absent[1]).parts[0]
+    return f" where it is compiled: declare {declared} in headers= of its Kernel"
 
 
 def _run(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
