@@ -28,6 +28,7 @@ from typing import Any
 
 from contract import compiledbook, mutantbook
 from contract.case import Kernel
+from contract.compiled.architectures import ARCHITECTURES
 from contract.errors import StoreError
 from contract.suites import is_test_file
 
@@ -174,16 +175,25 @@ def read(path: Path) -> dict[str, Any]:
             raise StoreError(
                 f"record {path}: entries[{i}].resources needs counts >= 0 of {', '.join(RESOURCES)}"
             )
-    known = (*RESOURCES, *compiledbook.RESOURCES)
     for i, waiver in enumerate(data["waivers"]):
-        if waiver["resource"] not in known or not waiver["reason"].strip():
-            raise StoreError(
-                f"record {path}: waivers[{i}] needs a resource of {', '.join(known)} and a reason"
-            )
+        if wrong := _waives_nothing(waiver):
+            raise StoreError(f"record {path}: waivers[{i}]{wrong}")
     compiledbook.check(path, data.get("compiled", []))
     if "mutants" in data:
         mutantbook.check(path, data["mutants"])
     return data
+
+
+def _waives_nothing(waiver: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a waiver, which no entry would ever have; '' where nothing is."""
+    known = tuple(dict.fromkeys((*RESOURCES, *compiledbook.RESOURCES)))
+    if waiver["resource"] not in known:
+        return f".resource is {waiver['resource']!r}, none of {', '.join(known)}"
+    # what this machine measures has its own name
+    compiled = waiver["resource"] not in RESOURCES
+    if compiled and waiver["architecture"] not in ARCHITECTURES:
+        return f".architecture is {waiver['architecture']!r}; a waiver is for one of {', '.join(ARCHITECTURES)}"
+    return "" if waiver["reason"].strip() else ".reason is empty; say why it may be so"
 
 
 def _check(path: Path, where: str, entry: Any, fields: Mapping[str, type]) -> None:

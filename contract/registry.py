@@ -124,13 +124,13 @@ def implementation(
                 nominal,
             )
             others = _implementations.get(kernel, ())
-            if any(
-                (other.profile, other.name, other.parameters) == (item.profile, item.name, served)
-                for other in others
-            ):
-                raise DeclarationError(
-                    f"implementation {kernel}/{item.profile}/{item.name} is registered twice; rename one"
-                )
+            own = item.profile, item.name, served
+            for other in others:
+                if (other.profile, other.name, other.parameters) == own:
+                    raise DeclarationError(
+                        f"implementation {kernel}/{item.profile}/{item.name} is registered twice (before in"
+                        f" {_shown(other.place)}); rename one"
+                    )
             _implementations[kernel] = (*others, item)
         return call
 
@@ -170,8 +170,11 @@ def _declared_at(place: str) -> Iterator[None]:
     except DeclarationError as error:
         if not place:
             raise
-        here = os.getcwd() + os.sep
-        raise DeclarationError(f"{place.removeprefix(here)}: {error}") from None
+        raise DeclarationError(f"{_shown(place)}: {error}") from None
+
+
+def _shown(place: str) -> str:
+    return place.removeprefix(os.getcwd() + os.sep)
 
 
 def _name_of(call: Callable[..., Any]) -> str:
@@ -216,14 +219,13 @@ def _control(
                 **compiled,
             )
             others = _controls.get(kernel, ())
-            if any(
-                (other.profile, other.colour, other.name, other.parameters)
-                == (one, colour, item.name, served)
-                for other in others
-            ):
-                raise DeclarationError(
-                    f"control {kernel}/{one}/{colour}.{item.name} is registered twice; rename one"
-                )
+            own = one, colour, item.name, served
+            for other in others:
+                if (other.profile, other.colour, other.name, other.parameters) == own:
+                    raise DeclarationError(
+                        f"control {kernel}/{one}/{colour}.{item.name} is registered twice (before in {_shown(other.place)});"
+                        " rename one"
+                    )
             _controls[kernel] = (*others, item)
         return call
 

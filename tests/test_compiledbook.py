@@ -243,7 +243,8 @@ def test_leftovers_are_named_and_dropped(tmp_path: Path) -> None:
         (lambda d: d["compiled"][0]["architectures"].update(sm_80=amd()), "sm_80.resources needs counts >= 0 of registers"),
         (lambda d: d["compiled"][0]["architectures"].update(sm_80=code(registers=-1)), "needs counts >= 0"),
         (lambda d: d["compiled"].append(d["compiled"][0]), r"compiled\[1\] is for the same function as compiled\[0\]"),
-        (lambda d: d["waivers"].append(waiver("sm_80", "luck", 1)), "needs a resource of bytes_read, .*registers"),
+        (lambda d: d["waivers"].append(waiver("sm_80", "luck", 1)), r"waivers\[0\].resource is 'luck', none of bytes_read, .*registers"),
+        (lambda d: d["waivers"].append(waiver("*", "registers", 1)), r"waivers\[0\].architecture is '\*'; a waiver is for one of sm_80, .*gfx1201"),
     ],
 )  # fmt: skip
 def test_a_malformed_record_is_one_named_error(tmp_path: Path, change: Change, said: str) -> None:

@@ -526,8 +526,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"surplus": 1}, "entries[0] needs exactly the fields"),
     ({"torch": 2}, "entries[0].torch is 2, not str"),
     ({"bytes_read": -1}, "entries[0].resources needs counts >= 0"),
-    ({"waivers": [waiver(1, reason=" ")]}, "waivers[0] needs a resource"),
-    ({"waivers": [waiver(1, resource="seconds")]}, "waivers[0] needs a resource"),
+    ({"waivers": [waiver(1, reason=" ")]}, "waivers[0].reason is empty"),
+    ({"waivers": [waiver(1, resource="seconds")]}, "waivers[0].resource is 'seconds'"),
 ]
 
 

@@ -321,7 +321,7 @@ def test_another_assembler_judges_compiled_code_again(
     assert keys() == before
 
 
-PLANTED = """
+USES = """
 from pathlib import Path
 import contract, torch
 from contract import device_files
@@ -347,7 +347,7 @@ def test_what_another_target_of_a_worker_used_is_not_held_against_a_check(
     for name in names:
         # no import shows what the last one uses
         declared = "device_files.declare((FILE,))" if name != "swiglu" else ""
-        text = PLANTED.replace("{contract}", name).replace("{declared}", declared)
+        text = USES.replace("{contract}", name).replace("{declared}", declared)
         (tmp_path / f"{name}.py").write_text(text)
         (tmp_path / "device" / f"{name}.cu").write_text("")
 

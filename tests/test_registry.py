@@ -79,6 +79,9 @@ def test_a_name_registered_twice_is_refused(add: Callable[[], object], said: str
     with pytest.raises(DeclarationError, match=r"registered twice.*rename one") as caught:
         add()
     assert said in str(caught.value)
+    # a contract has no place but its reference's module
+    place = "again in" if said.startswith("contract") else "before in tests/test_registry.py:"
+    assert place in str(caught.value)
 
 
 def test_one_name_may_serve_several_profiles_parameters_and_colours() -> None:
