@@ -78,6 +78,21 @@ LANES = {
     "one half of the warp": (
         "and.b32 %r9, %r0, 31; setp.lt.u32 %p2, %r9, 16; st.shared.u32 [%r4], %r0; @%p2 bar.warp.sync 0xffff; @!%p2 bar.warp.sync {}; xor.b32 %r7, %r4, 4; ld.shared.u32 %r6, [%r7];",
         "0xffff0000", "0xffff0000; st.shared.u32 [%r4], 5", "read is not ordered after `st.shared"),
+    "halves that met alone": (
+        "and.b32 %r9, %r0, 31; setp.lt.u32 %p2, %r9, 16; st.shared.u32 [%r4], %r0; @%p2 bar.warp.sync 0xffff; @!%p2 bar.warp.sync 0xffff0000; xor.b32 %r7, %r4, {}; ld.shared.u32 %r6, [%r7];",
+        "60", "64", "read is not ordered after `st.shared"),
+    "halves that met alone, by one instruction": (
+        "and.b32 %r9, %r0, 31; setp.lt.u32 %p2, %r9, 16; selp.b32 %r8, 0xffff, 0xffff0000, %p2; st.shared.u32 [%r4], %r0; bar.warp.sync %r8; xor.b32 %r7, %r4, {}; ld.shared.u32 %r6, [%r7];",
+        "60", "64", "read is not ordered after `st.shared"),
+    "lanes that a third one met": (
+        "and.b32 %r9, %r0, 31; st.shared.u32 [%r4], %r0; setp.lt.u32 %p2, %r9, 16; {} sub.u32 %r8, %r9, 8; setp.lt.u32 %p2, %r8, 16; @%p2 bar.warp.sync 0xffff00; setp.eq.u32 %p2, %r9, 23; @%p2 ld.shared.u32 %r6, [%r4-92];",
+        "@%p2 bar.warp.sync 0xffff;", "", "read is not ordered after `st.shared"),
+    "write after a read of half the warp": (
+        "st.shared.u32 [%r4], %r0; bar.sync 0; and.b32 %r9, %r0, 31; and.b32 %r8, %r4, -128; setp.lt.u32 %p2, %r9, 16; @%p2 ld.shared.u32 %r6, [%r8]; {} setp.eq.u32 %p2, %r9, 15; @%p2 st.shared.u32 [%r8], 99;",
+        "@%p2 bar.warp.sync 0xffff;", "", "write is not ordered after `@%p2 ld.shared"),
+    "all, after halves that met alone": (
+        "and.b32 %r9, %r0, 31; setp.lt.u32 %p2, %r9, 16; st.shared.u32 [%r4], %r0; @%p2 bar.warp.sync 0xffff; @!%p2 bar.warp.sync 0xffff0000; {} xor.b32 %r7, %r4, 64; ld.shared.u32 %r6, [%r7];",
+        "bar.warp.sync -1;", "", "read is not ordered after `st.shared"),
     "in a loop, the next round's write": (
         "mov.u32 %r8, 0; L: add.u32 %r9, %r8, %r0; st.shared.u32 [%r4], %r9; bar.warp.sync -1; ld.shared.u32 %r6, [%r7]; {}add.u32 %r8, %r8, 1; setp.lt.u32 %p2, %r8, 3; @%p2 bra L;", "bar.warp.sync -1;", "", "write is not ordered after `ld"),
     "two loads and two stores": (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from contract.engines.ptx.accesses import Run, malformed, unsupported
 from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import Block, Constant, Instruction, Negated, Program, Register
-from contract.engines.ptx.warp import ballot, missing
+from contract.engines.ptx.warp import ballot, met, missing
 
 Array = NDArray[Any]
 LAST_BARRIER = 15
@@ -138,9 +138,10 @@ def _barrier(program: Program, instruction: Instruction, number: int) -> Run:
     parts = [p for p in instruction.parts if p not in ("cta", "aligned")]
     operands = list(instruction.operands)
     if parts == ["warp", "sync"]:
+        slot = program.slot(operands[0], 32)
 
         def together(b: Batch, m: Mask) -> None:
-            b.order.lanes(np.unique(b.warp[m.lanes]))
+            met(b, m.lanes, b.wide(slot))
             b.schedule.go(number + 1, m.lanes, m.count)
 
         return _guarded(instruction, number, together)

@@ -6,8 +6,9 @@ a write, is a race; a write that leaves the bytes as they are is none, and two a
 an atomic, and looks at what it gave, comes after all atomics before that: they were observed (PTX ISA, 8, causality order).
 
 The lanes of a warp are threads, too: of shared memory an access by another lane of the own warp is a race unless a
-barrier or bar.warp.sync lies between, for either of which `met[w]` is the time. Of the lanes that read a granule the last
-one is held, or that they were several.
+barrier or bar.warp.sync lies between, for either of which `met[w]` is the time; where part of a warp met alone, `pairs` says
+up to when each lane knows what each other one did. Of the lanes that read a granule the last one is held, or that they were
+several.
 
 Warps also learn through memory: what one has fenced, or knew when it released, and published by an atomic or volatile
 access since, is known to those of its block that look afterwards (an atomic, volatile or acquire access). Between blocks
@@ -35,8 +36,8 @@ Array = NDArray[Any]
 # read records of a region that nobody has written are kept unsorted up to this many accesses
 MOST_PENDING = 256
 FOREVER = np.iinfo(np.int64).max
-# for a lane: several have read
-SEVERAL = 32
+# lanes of a warp; for a lane: several have read
+SEVERAL = LANES = 32
 
 
 @dataclass(slots=True)
@@ -128,7 +129,9 @@ class SharedShadow(_Marks):
         found: list[Unordered] = []
         floor = order.met_floor
         if self.last_write > floor and (written := self.written[g]).max(initial=0) > floor:
-            late = (written > order.met[warp]) & (self.writing[g] != lane)
+            late = (written > order.between(warp, lane, self.writing[g])) & (
+                self.writing[g] != lane
+            )
             late &= self.writer[g] == warp % self.warps
             if late.any():
                 at = np.nonzero(late)[0]
@@ -137,7 +140,7 @@ class SharedShadow(_Marks):
             mine = self.changed[g]
             last = self._last(mine)
             when = mine[np.arange(len(g)), last]
-            late = (when > order.met[warp]) & (self.changing[g] != lane)
+            late = (when > order.between(warp, lane, self.changing[g])) & (self.changing[g] != lane)
             late &= last == warp % self.warps
             if late.any():
                 at = np.nonzero(late)[0]
@@ -145,7 +148,8 @@ class SharedShadow(_Marks):
         if write and self.last_read > floor:
             own = g * self.warps + warp % self.warps
             read = self.read.reshape(-1)[own]
-            late = (read > order.met[warp]) & (self.reading.reshape(-1)[own] != lane)
+            reading = self.reading.reshape(-1)[own]
+            late = (read > order.between(warp, lane, reading)) & (reading != lane)
             if late.any():
                 at = np.nonzero(late)[0]
                 found.append(Unordered(at, warp[at] % self.warps, read[at], True))
@@ -332,6 +336,8 @@ class Order:
         floor: what every warp of the batch knows of its whole block.
         met: (warps of the batch,): when the lanes of a warp last met.
         met_floor: when those of all had.
+        pairs: (warps of the batch, 32, 33): up to when lane i knows what lane j did, and under 32 the latest of these; made
+            when part of a warp first meets alone.
     """
 
     def __init__(self, grid_blocks: int, warps: int) -> None:
@@ -346,6 +352,7 @@ class Order:
         self.fenced = np.zeros((2, 0, warps), np.int64)
         self.fences = False
         self.met = np.zeros(0, np.int64)
+        self.pairs: Array | None = None
         self.floor = self.met_floor = 0
         self.history: list[Any] = [None, None]
 
@@ -369,15 +376,25 @@ class Order:
         self._itself()
         self.fenced = np.zeros((2, blocks * self.warps, self.warps), np.int64)
         self.met = np.zeros(blocks * self.warps, np.int64)
+        self.pairs = None
         self.floor = self.met_floor = 0
 
     def held(self) -> tuple[Any, ...]:
         """What belongs to the batch, for when it goes on after another."""
-        return self.first_warp, self.known, self.fenced, self.floor, self.met, self.met_floor
+        own = self.first_warp, self.known, self.fenced, self.floor, self.met, self.met_floor
+        return *own, self.pairs
 
     def resume(self, held: tuple[Any, ...]) -> None:
         """Go on with a batch."""
-        self.first_warp, self.known, self.fenced, self.floor, self.met, self.met_floor = held
+        (
+            self.first_warp,
+            self.known,
+            self.fenced,
+            self.floor,
+            self.met,
+            self.met_floor,
+            self.pairs,
+        ) = held
 
     def knowledge(self, warps: Array) -> Array:
         """What these warps of the batch know now, of themselves all that they did: (warps, warps of a block)."""
@@ -415,16 +432,38 @@ class Order:
         if complete.all():
             self.known[:] = self.floor = self.time
             self.met[:] = self.met_floor = self.time
+            self.pairs = None
         else:
             self.known.reshape(len(complete), self.warps, self.warps)[complete] = self.time
             self.met.reshape(len(complete), self.warps)[complete] = self.time
+            self._pair(np.nonzero(np.repeat(complete, self.warps))[0])
         self._itself()
 
     def lanes(self, warps: Array) -> None:
-        """The lanes of each of these warps met, by bar.warp.sync."""
+        """All lanes of each of these warps that run met, by bar.warp.sync."""
         self.tick(None)
         self.met[warps] = self.time
         self.met_floor = int(self.met.min())
+        self._pair(warps)
+
+    def part(self, warp: int, lanes: Array) -> None:
+        """Some lanes of a warp met, by bar.warp.sync: each knows what one of them knew, and what they did."""
+        self.tick(None)
+        if self.pairs is None:
+            self.pairs = np.repeat(self.met, LANES * (LANES + 1)).reshape(-1, LANES, LANES + 1)
+        mine = self.pairs[warp]
+        mine[lanes] = mine[lanes].max(0)
+        mine[np.ix_(lanes, lanes)] = self.time
+        mine[lanes, SEVERAL] = self.time
+
+    def _pair(self, warps: Array) -> None:
+        if self.pairs is not None:
+            self.pairs[warps] = self.time
+
+    def between(self, warp: Array, lane: Array, other: Array) -> Array:
+        """Up to when lanes know what other lanes of their warps did; of several, what was done by any of those it met."""
+        met: Array = self.met[warp] if self.pairs is None else self.pairs[warp, lane, other]
+        return met
 
     def meet(self, warps: Array, learners: Array, arrived: Mapping[int, Array]) -> None:
         """Some warps of one block met; the learners among them now know what all of them know.
@@ -440,6 +479,7 @@ class Order:
         self._itself()
         # who only arrived goes on
         self.met[learners] = self.time
+        self._pair(learners)
 
     def before(self, who: Array, when: Array, me: Array) -> Array:
         """Whether accesses of warps `who` at `when` are ordered before the present ones of `me` (warps of the grid)."""

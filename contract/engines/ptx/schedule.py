@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import Block, Instruction
 from contract.engines.ptx.faults import Unsupported
+from contract.engines.ptx.warp import met
 
 Array = NDArray[Any]
 # so often in a row the lowest block goes first although others could: they might be what it waits for. Then one of all,
@@ -126,7 +127,11 @@ class Schedule:
         gone = self._together(sites)
         if not gone.any():
             return
-        b.order.lanes(np.unique(b.warp[gone]))
+        masks = np.zeros(b.lanes, np.uint32)
+        for number in sites:
+            held, _ = self.parked[number]
+            masks = np.where(held, b.wide(b.program.blocks[number].members), masks)
+        met(b, gone, masks)
         for number in sites:
             held, _ = self.parked.pop(number)
             if (held & ~gone).any():

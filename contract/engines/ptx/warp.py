@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.engines.ptx.accesses import Run, malformed, unsupported
-from contract.engines.ptx.batch import Batch, Mask
+from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import (
     Constant,
     Instruction,
@@ -36,6 +36,19 @@ def ballot(lanes: Array) -> Array:
     """A bit for each lane of a warp; the same 32 bits for all its lanes."""
     warps = (lanes.reshape(-1, 32) * BITS).sum(1).astype(np.uint32)
     return np.repeat(warps, 32)
+
+
+def met(b: Batch, lanes: Array, masks: Array) -> None:
+    """Lanes met at bar.warp.sync, those of each mask for themselves. masks: (lanes,) or one number."""
+    every = np.broadcast_to(masks, b.lanes).astype(np.uint32)
+    absent = (ballot(~b.exited) & ~every != 0) & lanes
+    whole = np.unique(b.warp[lanes & ~absent])
+    if len(whole):
+        b.order.lanes(whole)
+    for warp in np.unique(b.warp[absent]).tolist():
+        row = slice(warp * WARP, warp * WARP + WARP)
+        for mask in np.unique(every[row][absent[row]]):
+            b.order.part(warp, np.nonzero(absent[row] & (every[row] == mask))[0])
 
 
 def missing(b: Batch, m: Mask, members: Array) -> Array | None:
