@@ -531,7 +531,14 @@ def test_what_another_assembler_made_is_assembled_again(
     assert cubin() == before
 
 
-@pytest.mark.parametrize("line", ["kill -9 $$", "exit 139"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kill -9 $$",
+        "exit 139",
+        "echo ptxas fatal : write of x.cubin: No space left on device >&2; exit 1",
+    ],
+)
 def test_an_assembler_that_dies_says_nothing_of_the_kernel(
     line: str, client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,4 +547,21 @@ def test_an_assembler_that_dies_says_nothing_of_the_kernel(
     kernel.device_caches.clear()
     monkeypatch.setenv("TRITON_PTXAS_PATH", assembler(tmp_path / "ptxas", line))
     with pytest.raises(MissingCompiler, match=r"^doubled: ptxas was ended by a signal"):
+        captured(tmp_path, lambda: client.run_doubled(torch.ones(256)))
+
+
+def test_what_the_assembler_refuses_is_told_in_its_words(
+    client: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = client.doubled.fn.fn
+    monkeypatch.setattr(kernel, "device_caches", copy.copy(kernel.device_caches))
+    kernel.device_caches.clear()
+    line = "echo \"ptxas $0.ptx, line 9; error : Not a name of any known instruction: 'frobnicate'\" >&2; exit 255"
+    for name in ("ptxas", "ptxas-blackwell"):
+        variable = f"TRITON_{name.upper().replace('-', '_')}_PATH"
+        monkeypatch.setenv(variable, assembler(tmp_path / name, line))
+    with pytest.raises(
+        LaunchError,
+        match=r"^doubled does not compile: PTXASError: ptxas, line 9; error : Not a name .*frobnicate",
+    ):
         captured(tmp_path, lambda: client.run_doubled(torch.ones(256)))

@@ -22,18 +22,13 @@ from pathlib import Path
 
 from contract import device_files
 from contract.engines.capture import LaunchError, MissingCompiler, NeedsLater
-from contract.engines.tools import tool_version
+from contract.engines.tools import DIED, tool_version
 from contract.store import atomic_write_bytes, atomic_write_text, digest
 
 #: Extra that installs the compiler, and what is in it.
 EXTRA = "kernel-contract[cuda]"
 # Raised when what is stored for a key changes.
 _SCHEMA = 4
-# nvcc error   : 'cicc' died due to signal 9 (Kill signal)
-_DIED = re.compile(
-    r"died due to signal|segmentation fault|internal (compiler )?error|^terminated\b|terminated program|file size limit|no space left",
-    re.IGNORECASE | re.MULTILINE,
-)
 # ptxas: Feature 'elect' requires .target sm_90 or higher; Instruction 'wgmma.fence' not supported on .target 'sm_80'
 _NEWER = re.compile(
     r"(\w+ '[^']+' (?:requires \.target sm_\w+(?: or higher)?|not supported on \.target '\w+'))"
@@ -234,7 +229,7 @@ def _ran(source: Path, command: Sequence[str], folder: Path) -> str:
         return said
     if newer := _NEWER.findall(said):
         raise NeedsLater(f"{source}: {'; '.join(dict.fromkeys(newer))}")
-    if done.returncode < 0 or 128 < done.returncode < 255 or _DIED.search(said):
+    if done.returncode < 0 or 128 < done.returncode < 255 or DIED.search(said):
         # (255 is how ptxas refuses) for want of memory or room, or by its own fault: that says nothing of the source
         raise MissingCompiler(
             f"{source}: {tool} was ended by a signal, or by a fault of its own: {_first_error(said)}"

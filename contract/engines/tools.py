@@ -11,6 +11,12 @@ from pathlib import Path
 from contract.engines.capture import MissingCompiler
 
 _SECONDS = 10.0
+#: What a compiler says that died, or had no room, which says nothing of its source.
+#: nvcc error   : 'cicc' died due to signal 9 (Kill signal)
+DIED = re.compile(
+    r"died due to signal|segmentation fault|internal (compiler )?error|^terminated\b|terminated program|file size limit|no space left",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from contract.engines.capture import (
     pointer,
 )
 from contract.engines.ptx_entries import entries
-from contract.engines.tools import tool_version
+from contract.engines.tools import DIED, tool_version
 from contract.engines.triton_arguments import flatten, scratch_for
 from contract.engines.triton_cache import sealed
 from contract.engines.triton_driver import stand_in
@@ -275,8 +275,10 @@ def _refused(source: TritonSource, capture: Capture) -> Iterator[None]:
         yield
     except Exception as error:
         name, why = source.kernel.fn.__qualname__, _said(error)
-        if _DIED.search(str(error)):
-            raise MissingCompiler(f"{name}: ptxas was ended by a signal: {why}") from error
+        if _DIED.search(str(error)) or DIED.search(_assembler(error)):
+            raise MissingCompiler(
+                f"{name}: ptxas was ended by a signal, or by a fault of its own: {why}"
+            ) from error
         later = next((f"sm_{x}" for x in LATER if _compiles(source, f"sm_{x}", capture.cache)), "")
         if later:
             raise NeedsLater(
@@ -297,9 +299,21 @@ def _said(error: Exception) -> str:
     """What a compiler's error says, in a line: Triton's begin with the source, ptxas' end with how to repeat it."""
     if newer := _NEWER.findall(str(error)):
         return "; ".join(dict.fromkeys(newer))
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    wrong = [line for line in lines if "error" in line.lower()] or lines[-1:] or [""]
-    return f"{type(error).__name__}: {wrong[0][:200]}"
+    for text in (_assembler(error), str(error)):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        wrong = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
+        if wrong:
+            break
+    # the file is one that is gone
+    first = re.sub(r"\bptxas /\S+, line", "ptxas, line", (wrong or lines[-1:] or [""])[0])
+    return f"{type(error).__name__}: {first[:200]}"
+
+
+def _assembler(error: Exception) -> str:
+    """What ptxas said, where it is that which failed."""
+    if type(error).__name__ != "PTXASError":
+        return ""
+    return str(error).partition("stderr:\n")[2].partition("Repro command:")[0]
 
 
 def _fusion(capture: Capture, asked: bool | None) -> bool:
