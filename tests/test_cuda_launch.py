@@ -486,6 +486,10 @@ def test_pointers_in_a_structure_are_followed(tmp_path: Path) -> None:
 
 def test_numbers_are_not_taken_for_pointers() -> None:
     x = torch.ones(4)
+    # has no memory
+    nowhere = torch.empty(1 << 50, device="meta")
+    assert tensors_at({"a": struct.pack("<Q", 1 << 40)}) == {}
+    assert nowhere.is_meta
     assert tensors_at({"a": struct.pack("<QdQ", 12, 6.0, 0), "b": b"\1\2\3"}) == {}
     found = tensors_at({"a": struct.pack("<QQ", 7, x.data_ptr() + 15)})
     assert list(found) == ["a, byte 8"]

@@ -47,8 +47,9 @@ def _spans() -> Iterator[tuple[int, int, Any]]:
     for one in gc.get_objects():
         # its type and not its __class__, which an object may compute
         if issubclass(type(one), torch.Tensor):
-            # one without memory, as torch's compiler has them
+            # some have no memory: those of torch's compiler, and of the device meta, which begin at 0 and may be large
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 storage = one.untyped_storage()
-                if storage.nbytes():
-                    yield storage.data_ptr(), storage.data_ptr() + storage.nbytes(), one
+                first = storage.data_ptr()
+                if first and storage.nbytes():
+                    yield first, first + storage.nbytes(), one
