@@ -127,11 +127,7 @@ class Schedule:
         gone = self._together(sites)
         if not gone.any():
             return
-        masks = np.zeros(b.lanes, np.uint32)
-        for number in sites:
-            held, _ = self.parked[number]
-            masks = np.where(held, b.wide(b.program.blocks[number].members), masks)
-        met(b, gone, masks)
+        met(b, gone, self._members(sites))
         for number in sites:
             held, _ = self.parked.pop(number)
             if (held & ~gone).any():
@@ -139,13 +135,17 @@ class Schedule:
             if (held & gone).any():
                 self.go(number + 1, held & gone, int(np.count_nonzero(held & gone)))
 
-    def _together(self, sites: list[int]) -> Array:
-        """Of the lanes that are set aside at these blocks, those that are all that their member masks name."""
-        b = self.b
-        members = np.zeros(b.lanes, np.uint32)
+    def _members(self, sites: list[int]) -> Array:
+        """Of each lane the member mask with which it is set aside at one of these blocks; 0 for none."""
+        members = np.zeros(self.b.lanes, np.uint32)
         for number in sites:
             held, _ = self.parked[number]
-            members = np.where(held, b.wide(b.program.blocks[number].members), members)
+            members = np.where(held, self.b.wide(self.b.program.blocks[number].members), members)
+        return members
+
+    def _together(self, sites: list[int]) -> Array:
+        """Of the lanes that are set aside at these blocks, those that are all that their member masks name."""
+        b, members = self.b, self._members(sites)
         rows = members.reshape(-1, WARP)
         # bit j of lane i: lane j runs and is set aside with the same mask, or has exited
         here = (rows[:, :, None] == rows[:, None, :]) | b.exited.reshape(-1, 1, WARP)
