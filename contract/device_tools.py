@@ -58,8 +58,14 @@ def _assemblers() -> Iterator[tuple[str, Path]]:
 
 def _told(path: Path) -> str:
     """Size, and SHA-256 of both ends: the same for the same tool wherever it is installed."""
+    status = path.stat()
+    return _ends(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(64)
+def _ends(path: Path, _: int, size: int) -> str:
+    """Of a tool, read once while its time and size stay: every compilation asks."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
         total = hashlib.sha256(file.read(_END))
         file.seek(max(0, size - _END))
         total.update(file.read(_END))

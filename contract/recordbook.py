@@ -176,7 +176,7 @@ def read(path: Path) -> dict[str, Any]:
                 f"record {path}: entries[{i}].resources needs counts >= 0 of {', '.join(RESOURCES)}"
             )
     for i, waiver in enumerate(data["waivers"]):
-        if wrong := _waives_nothing(waiver):
+        if wrong := _wrong_in(waiver):
             raise StoreError(f"record {path}: waivers[{i}]{wrong}")
     compiledbook.check(path, data.get("compiled", []))
     if "mutants" in data:
@@ -184,8 +184,8 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _waives_nothing(waiver: Mapping[str, Any]) -> str:
-    """What is wrong with the values of a waiver, which no entry would ever have; '' where nothing is."""
+def _wrong_in(waiver: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a waiver: it would waive nothing, or says no reason; '' where nothing is."""
     known = tuple(dict.fromkeys((*RESOURCES, *compiledbook.RESOURCES)))
     if waiver["resource"] not in known:
         return f".resource is {waiver['resource']!r}, none of {', '.join(known)}"

@@ -124,13 +124,8 @@ def implementation(
                 nominal,
             )
             others = _implementations.get(kernel, ())
-            own = item.profile, item.name, served
-            for other in others:
-                if (other.profile, other.name, other.parameters) == own:
-                    raise DeclarationError(
-                        f"implementation {kernel}/{item.profile}/{item.name} is registered twice (before in"
-                        f" {_shown(other.place)}); rename one"
-                    )
+            same = (o for o in others if o.profile == item.profile and o.parameters == served)
+            _refuse_twice(f"implementation {kernel}/{item.profile}/{item.name}", item.name, same)
             _implementations[kernel] = (*others, item)
         return call
 
@@ -171,6 +166,15 @@ def _declared_at(place: str) -> Iterator[None]:
         if not place:
             raise
         raise DeclarationError(f"{_shown(place)}: {error}") from None
+
+
+def _refuse_twice(what: str, name: str, others: Iterable[Implementation | Control]) -> None:
+    """Refuse a name that one of the others has, which stand where it would."""
+    for other in others:
+        if other.name == name:
+            raise DeclarationError(
+                f"{what} is registered twice (before in {_shown(other.place)}); rename one"
+            )
 
 
 def _shown(place: str) -> str:
@@ -219,13 +223,10 @@ def _control(
                 **compiled,
             )
             others = _controls.get(kernel, ())
-            own = one, colour, item.name, served
-            for other in others:
-                if (other.profile, other.colour, other.name, other.parameters) == own:
-                    raise DeclarationError(
-                        f"control {kernel}/{one}/{colour}.{item.name} is registered twice (before in {_shown(other.place)});"
-                        " rename one"
-                    )
+            same = (
+                o for o in others if (o.profile, o.colour, o.parameters) == (one, colour, served)
+            )
+            _refuse_twice(f"control {kernel}/{one}/{colour}.{item.name}", item.name, same)
             _controls[kernel] = (*others, item)
         return call
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from contract import device_files
 from contract.engines.capture import LaunchError, MissingCompiler, NeedsLater
-from contract.engines.tools import DIED, tool_version
+from contract.engines.tools import DIED, first_error, tool_version
 from contract.store import atomic_write_bytes, atomic_write_text, digest
 
 #: Extra that installs the compiler, and what is in it.
@@ -298,10 +298,8 @@ def _system_folders(tool: Path) -> tuple[str, ...]:
 
 
 def _first_error(text: str) -> str:
-    """The first line that says what is wrong, else the last of all."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    wrong = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
-    first = (wrong or lines[-1:] or ["nvcc failed and said nothing"])[0]
+    """`first_error`, and what to install where there is no compiler for the host."""
+    first = first_error(text) or "nvcc failed and said nothing"
     if "host compiler" in first or "g++" in first:
         first += " (nvcc needs a host compiler: install g++)"
     return first

@@ -46,3 +46,12 @@ def of_triton(name: str) -> Path | None:
     for folder in (spec and spec.submodule_search_locations) or ():
         return Path(folder) / "backends" / "nvidia" / "bin" / name
     return None
+
+
+def first_error(*texts: str) -> str:
+    """The first line of what a compiler said that says what is wrong, else the last of all; '' where there is none."""
+    lines = [[line.strip() for line in text.splitlines() if line.strip()] for text in texts]
+    for line in (one for text in lines for one in text):
+        if "error" in line.lower() or "fatal" in line.lower():
+            return line
+    return lines[-1][-1] if lines[-1] else ""

@@ -36,7 +36,7 @@ from contract.engines.capture import (
     pointer,
 )
 from contract.engines.ptx_entries import entries
-from contract.engines.tools import DIED, tool_version
+from contract.engines.tools import DIED, first_error, tool_version
 from contract.engines.triton_arguments import flatten, scratch_for
 from contract.engines.triton_cache import sealed
 from contract.engines.triton_driver import stand_in
@@ -299,13 +299,9 @@ def _said(error: Exception) -> str:
     """What a compiler's error says, in a line: Triton's begin with the source, ptxas' end with how to repeat it."""
     if newer := _NEWER.findall(str(error)):
         return "; ".join(dict.fromkeys(newer))
-    for text in (_assembler(error), str(error)):
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        wrong = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
-        if wrong:
-            break
     # the file is one that is gone
-    first = re.sub(r"\bptxas /\S+, line", "ptxas, line", (wrong or lines[-1:] or [""])[0])
+    said = first_error(_assembler(error), str(error))
+    first = re.sub(r"\bptxas /\S+, line", "ptxas, line", said)
     return f"{type(error).__name__}: {first[:200]}"
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from contract.engines.ptx.batch import WARP, Batch, Mask
 from contract.engines.ptx.decoded import Block, Instruction
 from contract.engines.ptx.faults import Unsupported
-from contract.engines.ptx.warp import met
+from contract.engines.ptx.warp import BITS, met
 
 Array = NDArray[Any]
 # so often in a row the lowest block goes first although others could: they might be what it waits for. Then one of all,
@@ -124,10 +124,11 @@ class Schedule:
             for number in self.parked
             if not b.program.blocks[number].body and b.program.blocks[number].members >= 0
         ]
-        gone = self._together(sites)
+        members = self._members(sites)
+        gone = self._together(members)
         if not gone.any():
             return
-        met(b, gone, self._members(sites))
+        met(b, gone, members)
         for number in sites:
             held, _ = self.parked.pop(number)
             if (held & ~gone).any():
@@ -143,14 +144,13 @@ class Schedule:
             members = np.where(held, self.b.wide(self.b.program.blocks[number].members), members)
         return members
 
-    def _together(self, sites: list[int]) -> Array:
-        """Of the lanes that are set aside at these blocks, those that are all that their member masks name."""
-        b, members = self.b, self._members(sites)
+    def _together(self, members: Array) -> Array:
+        """Of the lanes that are set aside with these member masks, those that are all that their masks name."""
+        b = self.b
         rows = members.reshape(-1, WARP)
         # bit j of lane i: lane j runs and is set aside with the same mask, or has exited
         here = (rows[:, :, None] == rows[:, None, :]) | b.exited.reshape(-1, 1, WARP)
-        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
-        came = (here * bits).sum(2, dtype=np.uint32).reshape(-1)
+        came = (here * BITS).sum(2).astype(np.uint32).reshape(-1)
         return np.asarray((members != 0) & (members & ~came == 0) & ~b.exited)
 
     def stop(self, m: Mask) -> None:
@@ -326,7 +326,7 @@ class Schedule:
             and other.members >= 0
             and other.body[0].opcode == first.opcode
         ]
-        if self._together(alike).any():
+        if self._together(self._members(alike)).any():
             lines = ", ".join(b.program.line(b.program.blocks[n].body[0]) for n in alike)
             raise Unsupported(
                 f"{b.program.name}: lanes of one warp meet at `{first.opcode}` in several places: {lines}"
